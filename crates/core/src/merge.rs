@@ -1,0 +1,351 @@
+//! One merge of every source into ordered updates. A source delivers its whole set each time; the
+//! merge says what changed: pods to add, update, remove, delete, reconcile, restore.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use krablet_pod::api::{Pod, PodStatus};
+use krablet_pod::marks::{self, PodSource};
+use krablet_pod::{FullName, PodRef, PodUid};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// New to this agent.
+    Add,
+    /// Spec, labels or annotations changed.
+    Update,
+    /// Gone from the source.
+    Remove,
+    /// Deletion was requested; the pod ends within its grace period.
+    Delete,
+    /// Only the status differs from what this agent would say.
+    Reconcile,
+    /// Known from an earlier life of this agent, before its source has spoken.
+    Restore,
+}
+
+impl Op {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Op::Add => "ADD",
+            Op::Update => "UPDATE",
+            Op::Remove => "REMOVE",
+            Op::Delete => "DELETE",
+            Op::Reconcile => "RECONCILE",
+            Op::Restore => "RESTORE",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct PodUpdate {
+    pub op: Op,
+    pub source: PodSource,
+    pub pods: Vec<Arc<Pod>>,
+}
+
+/// A pod of a set that was dropped because another one before it has its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Duplicate {
+    pub pod: PodRef,
+    pub source: PodSource,
+}
+
+impl Duplicate {
+    /// The text of its `FailedValidation` event.
+    pub fn message(&self) -> String {
+        format!(
+            "Error validating pod {} from {}, ignoring: duplicate pod name {:?}",
+            self.pod,
+            self.source.as_str(),
+            self.pod.full_name().to_string(),
+        )
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Merged {
+    /// In the order in which they are to be handled.
+    pub updates: Vec<PodUpdate>,
+    pub duplicates: Vec<Duplicate>,
+}
+
+/// What each source last wanted.
+#[derive(Debug, Default)]
+pub struct Merge {
+    pods: BTreeMap<PodSource, BTreeMap<PodUid, Arc<Pod>>>,
+    seen: BTreeSet<PodSource>,
+}
+
+impl Merge {
+    /// Takes the whole set a source wants now. `first_seen` is what new pods carry as the time this
+    /// agent first saw them. The first set of a source yields an update even if it is empty: that
+    /// is how the sync loop learns that the source is ready.
+    pub fn set(&mut self, source: PodSource, set: Vec<Arc<Pod>>, first_seen: &str) -> Merged {
+        let mut known = self.pods.remove(&source).unwrap_or_default();
+        let mut next = BTreeMap::new();
+        let mut names: BTreeSet<FullName> = BTreeSet::new();
+        let mut changes: [Vec<Arc<Pod>>; 4] = Default::default();
+        let mut merged = Merged::default();
+        for pod in set {
+            let pod_ref = PodRef::of(&pod);
+            if next.contains_key(&pod_ref.uid) || !names.insert(pod_ref.full_name()) {
+                merged.duplicates.push(Duplicate {
+                    pod: pod_ref,
+                    source,
+                });
+                continue;
+            }
+            let (change, pod) = match known.remove(&pod_ref.uid) {
+                Some(old) => compare(&old, &pod),
+                None => (Some(Change::Add), Arc::new(annotated(&pod, source, first_seen))),
+            };
+            if let Some(change) = change {
+                changes[change as usize].push(pod.clone());
+            }
+            next.insert(pod_ref.uid, pod);
+        }
+        let first = self.seen.insert(source);
+        let removed = known.into_values().collect();
+        let [adds, updates, deletes, reconciles] = changes;
+        let ready = first && adds.is_empty() && updates.is_empty() && deletes.is_empty();
+        for (op, pods, even_if_empty) in [
+            (Op::Remove, removed, false),
+            (Op::Add, adds, ready),
+            (Op::Update, updates, false),
+            (Op::Delete, deletes, false),
+            (Op::Reconcile, reconciles, false),
+        ] {
+            if !pods.is_empty() || even_if_empty {
+                merged.updates.push(PodUpdate { op, source, pods });
+            }
+        }
+        self.pods.insert(source, next);
+        merged
+    }
+
+    /// Takes pods remembered from an earlier life, for a source that has not spoken yet. They stay
+    /// until the source's first set says otherwise; the source does not count as ready.
+    pub fn restore(&mut self, source: PodSource, pods: Vec<Arc<Pod>>) -> Merged {
+        let mut merged = Merged::default();
+        if self.seen.contains(&source) {
+            return merged;
+        }
+        let known = self.pods.entry(source).or_default();
+        let mut restored = Vec::new();
+        for pod in pods {
+            let uid = PodRef::of(&pod).uid;
+            if !known.contains_key(&uid) {
+                known.insert(uid, pod.clone());
+                restored.push(pod);
+            }
+        }
+        if !restored.is_empty() {
+            merged.updates.push(PodUpdate {
+                op: Op::Restore,
+                source,
+                pods: restored,
+            });
+        }
+        merged
+    }
+
+    /// Sources that have delivered at least one set.
+    pub fn ready(&self) -> &BTreeSet<PodSource> {
+        &self.seen
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Change {
+    Add = 0,
+    Update = 1,
+    Delete = 2,
+    Reconcile = 3,
+}
+
+/// What of a known pod changed, and the pod as it is to be kept from now on.
+fn compare(old: &Arc<Pod>, new: &Arc<Pod>) -> (Option<Change>, Arc<Pod>) {
+    if same_wish(old, new) {
+        if same_status(old.status.as_ref(), new.status.as_ref()) {
+            return (None, old.clone());
+        }
+        let mut pod = (**old).clone();
+        pod.status = new.status.clone();
+        return (Some(Change::Reconcile), Arc::new(pod));
+    }
+    let mut pod = (**new).clone();
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    for key in LOCAL_ANNOTATIONS {
+        if let Some(value) = marks::annotation(old, key) {
+            annotations.insert(key.to_owned(), value.to_owned());
+        }
+    }
+    let change = match pod.metadata.deletion_timestamp {
+        Some(_) => Change::Delete,
+        None => Change::Update,
+    };
+    (Some(change), Arc::new(pod))
+}
+
+/// Marks this agent puts on pods itself; a source does not have them.
+const LOCAL_ANNOTATIONS: [&str; 2] = [marks::CONFIG_SOURCE, marks::CONFIG_SEEN];
+
+fn same_wish(old: &Pod, new: &Pod) -> bool {
+    let (a, b) = (&old.metadata, &new.metadata);
+    old.spec == new.spec
+        && a.labels.as_ref().filter(|l| !l.is_empty())
+            == b.labels.as_ref().filter(|l| !l.is_empty())
+        && a.deletion_timestamp == b.deletion_timestamp
+        && a.deletion_grace_period_seconds == b.deletion_grace_period_seconds
+        && own_annotations(old).eq(own_annotations(new))
+}
+
+fn own_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
+    pod.metadata
+        .annotations
+        .iter()
+        .flatten()
+        .filter(|(key, _)| !LOCAL_ANNOTATIONS.contains(&key.as_str()))
+}
+
+fn same_status(old: Option<&PodStatus>, new: Option<&PodStatus>) -> bool {
+    let empty = PodStatus::default();
+    old.unwrap_or(&empty) == new.unwrap_or(&empty)
+}
+
+fn annotated(pod: &Pod, source: PodSource, first_seen: &str) -> Pod {
+    let mut pod = pod.clone();
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(marks::CONFIG_SOURCE.into(), source.as_str().into());
+    annotations.insert(marks::CONFIG_SEEN.into(), first_seen.into());
+    pod
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use krablet_pod::api::PodSpec;
+
+    fn pod(uid: &str, name: &str) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.into());
+        pod.metadata.name = Some(name.into());
+        pod.metadata.namespace = Some("ns".into());
+        pod.spec = Some(PodSpec::default());
+        pod
+    }
+
+    fn with(mut pod: Pod, change: impl FnOnce(&mut Pod)) -> Pod {
+        change(&mut pod);
+        pod
+    }
+
+    /// `OP uid uid; OP …`
+    fn shown(merged: &Merged) -> String {
+        let updates: Vec<String> = merged
+            .updates
+            .iter()
+            .map(|u| {
+                let uids = u.pods.iter().map(|p| format!(" {}", PodRef::of(p).uid));
+                format!("{}{}", u.op.as_str(), uids.collect::<String>())
+            })
+            .collect();
+        updates.join("; ")
+    }
+
+    fn set(merge: &mut Merge, pods: Vec<Pod>) -> Merged {
+        merge.set(
+            PodSource::File,
+            pods.into_iter().map(Arc::new).collect(),
+            "t0",
+        )
+    }
+
+    #[test]
+    fn each_kind_of_change() {
+        let hostname = |p: &mut Pod| p.spec.get_or_insert_default().hostname = Some("h".into());
+        let label = |p: &mut Pod| p.metadata.labels = Some([("a".into(), "b".into())].into());
+        let empty_labels = |p: &mut Pod| p.metadata.labels = Some(Default::default());
+        let annotation =
+            |p: &mut Pod| p.metadata.annotations = Some([("a".into(), "b".into())].into());
+        let phase = |p: &mut Pod| p.status.get_or_insert_default().phase = Some("Running".into());
+        let deletion =
+            |p: &mut Pod| p.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        let cases: [(Box<dyn Fn(&mut Pod)>, &str); 7] = [
+            (Box::new(|_| ()), ""),
+            (Box::new(hostname), "UPDATE a"),
+            (Box::new(label), "UPDATE a"),
+            (Box::new(empty_labels), ""),
+            (Box::new(annotation), "UPDATE a"),
+            (Box::new(phase), "RECONCILE a"),
+            (Box::new(deletion), "DELETE a"),
+        ];
+        for (change, expected) in cases {
+            let mut merge = Merge::default();
+            assert_eq!(shown(&set(&mut merge, vec![pod("a", "web")])), "ADD a");
+            let changed = with(pod("a", "web"), change);
+            assert_eq!(shown(&set(&mut merge, vec![changed.clone()])), expected);
+            assert_eq!(shown(&set(&mut merge, vec![changed])), "", "after {expected}");
+        }
+    }
+
+    #[test]
+    fn removes_come_first_and_a_new_uid_of_a_name_is_remove_and_add() {
+        let mut merge = Merge::default();
+        set(&mut merge, vec![pod("a", "web"), pod("b", "db")]);
+        let merged = set(&mut merge, vec![pod("c", "web"), pod("b", "db")]);
+        assert_eq!(shown(&merged), "REMOVE a; ADD c");
+    }
+
+    #[test]
+    fn the_first_set_makes_a_source_ready_even_if_empty() {
+        let mut merge = Merge::default();
+        assert!(merge.ready().is_empty());
+        assert_eq!(shown(&set(&mut merge, vec![])), "ADD");
+        assert_eq!(shown(&set(&mut merge, vec![])), "");
+        assert!(merge.ready().contains(&PodSource::File));
+    }
+
+    #[test]
+    fn the_second_pod_of_a_name_is_dropped_and_reported() {
+        let mut merge = Merge::default();
+        let merged = set(&mut merge, vec![pod("a", "web"), pod("b", "web"), pod("a", "x")]);
+        assert_eq!(shown(&merged), "ADD a");
+        let uids: Vec<&str> = merged.duplicates.iter().map(|d| d.pod.uid.as_str()).collect();
+        assert_eq!(uids, ["b", "a"]);
+        assert_eq!(
+            merged.duplicates[0].message(),
+            r#"Error validating pod ns/web from file, ignoring: duplicate pod name "web_ns""#
+        );
+    }
+
+    #[test]
+    fn sources_are_apart_and_marks_stay() {
+        let mut merge = Merge::default();
+        set(&mut merge, vec![pod("a", "web")]);
+        let other = merge.set(PodSource::Http, vec![Arc::new(pod("b", "web"))], "t1");
+        assert_eq!(shown(&other), "ADD b");
+        let changed = with(pod("a", "web"), |p| {
+            p.spec.get_or_insert_default().hostname = Some("h".into());
+        });
+        let merged = merge.set(PodSource::File, vec![Arc::new(changed)], "t2");
+        let kept = &merged.updates[0].pods[0];
+        assert_eq!(marks::annotation(kept, marks::CONFIG_SEEN), Some("t0"));
+        assert_eq!(marks::annotation(kept, marks::CONFIG_SOURCE), Some("file"));
+    }
+
+    #[test]
+    fn restored_pods_wait_for_their_source_to_speak() {
+        let mut merge = Merge::default();
+        let api = PodSource::Api;
+        let pods = vec![Arc::new(pod("a", "web")), Arc::new(pod("b", "db"))];
+        assert_eq!(shown(&merge.restore(api, pods.clone())), "RESTORE a b");
+        assert!(!merge.ready().contains(&api));
+        let merged = merge.set(api, vec![Arc::new(pod("a", "web"))], "t");
+        assert_eq!(shown(&merged), "REMOVE b; ADD");
+        assert_eq!(shown(&merge.restore(api, pods)), "");
+    }
+}

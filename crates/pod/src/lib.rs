@@ -1,0 +1,16 @@
+//! The vocabulary of a node: what a pod is called, what marks it carries, what the runtime was
+//! seen to hold of it. Every other room speaks these words; this room knows none of them.
+
+pub mod containers;
+pub mod hash;
+pub mod identity;
+pub mod labels;
+pub mod marks;
+pub mod observed;
+pub mod paths;
+pub mod qos;
+pub mod quantity;
+
+pub use identity::{ContainerId, FullName, PodRef, PodUid, SandboxId, Ticket};
+pub use k8s_openapi::api::core::v1 as api;
+pub use quantity::Quantity;
