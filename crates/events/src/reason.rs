@@ -1,0 +1,40 @@
+//! Event reasons as people and scripts know them.
+
+// Containers.
+pub const CREATED: &str = "Created";
+pub const STARTED: &str = "Started";
+pub const FAILED: &str = "Failed";
+pub const KILLING: &str = "Killing";
+pub const BACK_OFF: &str = "BackOff";
+pub const EXCEEDED_GRACE_PERIOD: &str = "ExceededGracePeriod";
+
+// Pods.
+pub const FAILED_KILL_POD: &str = "FailedKillPod";
+pub const NETWORK_NOT_READY: &str = "NetworkNotReady";
+pub const FAILED_SYNC: &str = "FailedSync";
+pub const FAILED_VALIDATION: &str = "FailedValidation";
+pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+pub const FAILED_TO_MAKE_POD_DATA_DIRECTORIES: &str = "FailedToMakePodDataDirectories";
+pub const LIFECYCLE_HTTP_FALLBACK: &str = "LifecycleHTTPFallback";
+pub const FAILED_MOUNT: &str = "FailedMount";
+
+// Images.
+pub const PULLING: &str = "Pulling";
+pub const PULLED: &str = "Pulled";
+pub const INSPECT_FAILED: &str = "InspectFailed";
+pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
+
+// Probes and hooks.
+pub const UNHEALTHY: &str = "Unhealthy";
+pub const PROBE_WARNING: &str = "ProbeWarning";
+pub const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
+pub const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
+
+// Sandboxes.
+pub const SANDBOX_CHANGED: &str = "SandboxChanged";
+pub const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
+pub const FAILED_POD_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
+
+// Node.
+pub const STARTING: &str = "Starting";
+pub const CONTAINER_GC_FAILED: &str = "ContainerGCFailed";
