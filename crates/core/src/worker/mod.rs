@@ -128,8 +128,8 @@ pub enum Outcome {
     /// Given up because a newer update asked for it.
     Cancelled,
     NetworkNotReady,
-    /// Something waits for its back-off, until the given time.
-    BackOff(Mono),
+    /// Nothing to do before the given time: a back-off or a deadline.
+    WaitUntil(Mono),
     Failed,
 }
 
@@ -582,8 +582,8 @@ fn next_wait(
     let base = match outcome {
         Outcome::Done | Outcome::Terminal | Outcome::Cancelled => periods.resync,
         Outcome::NetworkNotReady => periods.network,
-        // Woken exactly when the back-off ends: spreading it would only make the user wait.
-        Outcome::BackOff(until) => return (until - now).min(periods.resync),
+        // Woken exactly when the wait ends: spreading it would only make the user wait longer.
+        Outcome::WaitUntil(until) => return (until - now).min(periods.resync),
         Outcome::Failed if step == Step::Sync => periods.error,
         Outcome::Failed => {
             let doublings = failures.saturating_sub(1).min(16);

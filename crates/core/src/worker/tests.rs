@@ -232,9 +232,9 @@ fn waits_follow_the_result() {
         .wake("a")
         .done("a", Outcome::NetworkNotReady)
         .wake("a")
-        .done("a", Outcome::BackOff(Mono(Duration::from_secs(20))))
+        .done("a", Outcome::WaitUntil(Mono(Duration::from_secs(20))))
         .wake("a")
-        .done("a", Outcome::BackOff(Mono(Duration::from_secs(300))))
+        .done("a", Outcome::WaitUntil(Mono(Duration::from_secs(300))))
         .wake("a")
         .done("a", Outcome::Cancelled);
     s.check(expect![[r#"
@@ -243,9 +243,9 @@ fn waits_follow_the_result() {
         wake: run a Sync Sync
         NetworkNotReady: wake a in 1s
         wake: run a Sync Sync
-        BackOff(Mono(20s)): wake a in 20s
+        WaitUntil(Mono(20s)): wake a in 20s
         wake: run a Sync Sync
-        BackOff(Mono(300s)): wake a in 60s
+        WaitUntil(Mono(300s)): wake a in 60s
         wake: run a Sync Sync
         Cancelled: run a Sync Sync
     "#]]);
