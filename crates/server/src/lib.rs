@@ -1,0 +1,50 @@
+//! The agent's HTTP doors: health on loopback, the read-only port, and a unix socket for krablet's
+//! own commands. Handlers only read: they see the node through [`NodeView`].
+
+mod control;
+mod listen;
+mod rows;
+mod web;
+
+use std::sync::Arc;
+
+use krablet_events::{Event, Recorder};
+use krablet_pod::api::Pod;
+use tokio::sync::watch;
+
+pub use control::{EventLine, serve_control};
+pub use listen::{ListenError, Listener};
+pub use rows::{PodRow, pod_rows};
+pub use web::{serve_healthz, serve_read_only};
+
+/// What the doors may see of the node.
+pub trait NodeView: Send + Sync {
+    /// Desired pods, each with the status this node gives it.
+    fn pods(&self) -> Vec<Pod>;
+    /// Rings when a pod or its status changes.
+    fn pod_changes(&self) -> watch::Receiver<u64>;
+    fn events(&self) -> &Recorder;
+    /// Failing health checks by name, with the reason; empty when all is well.
+    fn failing_checks(&self) -> Vec<(&'static str, String)>;
+    /// The names of all health checks.
+    fn check_names(&self) -> &'static [&'static str];
+    /// The text of `/metrics`.
+    fn metrics(&self) -> String;
+    /// The text of `/metrics/probes`.
+    fn probe_metrics(&self) -> String;
+    fn now(&self) -> jiff::Timestamp;
+}
+
+/// The view as handlers hold it.
+pub type View = Arc<dyn NodeView>;
+
+/// The newest event of each pod, for tables.
+pub(crate) fn last_events(recorder: &Recorder) -> std::collections::BTreeMap<String, Event> {
+    let mut last = std::collections::BTreeMap::new();
+    for event in recorder.since(0) {
+        if let Some(pod) = event.subject.pod() {
+            last.insert(pod.uid.to_string(), event);
+        }
+    }
+    last
+}
