@@ -1,6 +1,7 @@
 //! One merge of every source into ordered updates. A source delivers its whole set each time; the
 //! merge says what changed: pods to add, update, remove, delete, reconcile, restore.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -98,7 +99,10 @@ impl Merge {
             }
             let (change, pod) = match known.remove(&pod_ref.uid) {
                 Some(old) => compare(&old, &pod),
-                None => (Some(Change::Add), Arc::new(annotated(&pod, source, first_seen))),
+                None => (
+                    Some(Change::Add),
+                    Arc::new(annotated(&pod, source, first_seen)),
+                ),
             };
             if let Some(change) = change {
                 changes[change as usize].push(pod.clone());
@@ -134,9 +138,8 @@ impl Merge {
         let known = self.pods.entry(source).or_default();
         let mut restored = Vec::new();
         for pod in pods {
-            let uid = PodRef::of(&pod).uid;
-            if !known.contains_key(&uid) {
-                known.insert(uid, pod.clone());
+            if let Entry::Vacant(place) = known.entry(PodRef::of(&pod).uid) {
+                place.insert(pod.clone());
                 restored.push(pod);
             }
         }
@@ -274,7 +277,8 @@ mod tests {
         let phase = |p: &mut Pod| p.status.get_or_insert_default().phase = Some("Running".into());
         let deletion =
             |p: &mut Pod| p.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
-        let cases: [(Box<dyn Fn(&mut Pod)>, &str); 7] = [
+        type Edit = Box<dyn Fn(&mut Pod)>;
+        let cases: [(Edit, &str); 7] = [
             (Box::new(|_| ()), ""),
             (Box::new(hostname), "UPDATE a"),
             (Box::new(label), "UPDATE a"),
@@ -288,7 +292,11 @@ mod tests {
             assert_eq!(shown(&set(&mut merge, vec![pod("a", "web")])), "ADD a");
             let changed = with(pod("a", "web"), change);
             assert_eq!(shown(&set(&mut merge, vec![changed.clone()])), expected);
-            assert_eq!(shown(&set(&mut merge, vec![changed])), "", "after {expected}");
+            assert_eq!(
+                shown(&set(&mut merge, vec![changed])),
+                "",
+                "after {expected}"
+            );
         }
     }
 
@@ -312,9 +320,16 @@ mod tests {
     #[test]
     fn the_second_pod_of_a_name_is_dropped_and_reported() {
         let mut merge = Merge::default();
-        let merged = set(&mut merge, vec![pod("a", "web"), pod("b", "web"), pod("a", "x")]);
+        let merged = set(
+            &mut merge,
+            vec![pod("a", "web"), pod("b", "web"), pod("a", "x")],
+        );
         assert_eq!(shown(&merged), "ADD a");
-        let uids: Vec<&str> = merged.duplicates.iter().map(|d| d.pod.uid.as_str()).collect();
+        let uids: Vec<&str> = merged
+            .duplicates
+            .iter()
+            .map(|d| d.pod.uid.as_str())
+            .collect();
         assert_eq!(uids, ["b", "a"]);
         assert_eq!(
             merged.duplicates[0].message(),

@@ -92,6 +92,16 @@ impl Update {
             runtime_alive: false,
         }
     }
+
+    /// The end of a pod that was found in the runtime and that no source knows.
+    pub fn orphan(pod: PodRef) -> Self {
+        Self {
+            desired: Desired::RuntimeOnly(pod),
+            kind: UpdateKind::Kill,
+            kill: None,
+            runtime_alive: true,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -37,14 +37,20 @@ impl Story {
     fn show(&self, effect: &Effect) -> String {
         match effect {
             Effect::Run(uid, work) => {
-                let grace = work.grace.map(|g| format!(" grace={g}")).unwrap_or_default();
+                let grace = work
+                    .grace
+                    .map(|g| format!(" grace={g}"))
+                    .unwrap_or_default();
                 let first = if work.first { " first" } else { "" };
                 let status = work
                     .status_override
                     .as_ref()
                     .map(|s| format!(" status={}", s.reason))
                     .unwrap_or_default();
-                format!("run {uid} {:?} {:?}{grace}{first}{status}", work.step, work.kind)
+                format!(
+                    "run {uid} {:?} {:?}{grace}{first}{status}",
+                    work.step, work.kind
+                )
             }
             Effect::Cancel(uid) => format!("cancel {uid}"),
             Effect::WakeAt(uid, at) => format!("wake {uid} in {:?}", *at - self.now),
@@ -75,13 +81,7 @@ impl Story {
     }
 
     fn orphan(&mut self, uid: &str) -> &mut Self {
-        let update = Update {
-            desired: Desired::RuntimeOnly(PodRef::new(uid, "ns", "web")),
-            kind: UpdateKind::Kill,
-            kill: None,
-            runtime_alive: true,
-        };
-        self.send("orphan", update)
+        self.send("orphan", Update::orphan(PodRef::new(uid, "ns", "web")))
     }
 
     fn done(&mut self, uid: &str, outcome: Outcome) -> &mut Self {
@@ -146,8 +146,7 @@ fn deleted(uid: &str, grace: i64) -> Arc<Pod> {
 
 fn static_pod(uid: &str) -> Arc<Pod> {
     let mut pod = pod(uid);
-    pod.metadata.annotations =
-        Some([(marks::CONFIG_SOURCE.to_owned(), "file".to_owned())].into());
+    pod.metadata.annotations = Some([(marks::CONFIG_SOURCE.to_owned(), "file".to_owned())].into());
     Arc::new(pod)
 }
 
@@ -254,7 +253,16 @@ fn waits_follow_the_result() {
 #[test]
 fn spread_moves_a_wake_within_half_its_period() {
     let periods = Periods::default();
-    let at = |spread| next_wait(&periods, Outcome::Done, Step::Sync, 0, Mono::default(), spread);
+    let at = |spread| {
+        next_wait(
+            &periods,
+            Outcome::Done,
+            Step::Sync,
+            0,
+            Mono::default(),
+            spread,
+        )
+    };
     assert_eq!(at(0.0), Duration::from_secs(60));
     assert_eq!(at(1.0), Duration::from_secs(90));
     assert_eq!(at(7.0), Duration::from_secs(90));
@@ -377,7 +385,8 @@ fn the_last_status_override_wins() {
 #[test]
 fn a_pod_first_seen_finished_goes_straight_to_clean_up() {
     let mut s = Story::new();
-    s.create(&with_phase("a", "Succeeded")).done("a", Outcome::Done);
+    s.create(&with_phase("a", "Succeeded"))
+        .done("a", Outcome::Done);
     s.check(expect![[r#"
         create: run a Terminated Create first
         Done: -

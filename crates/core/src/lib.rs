@@ -1,0 +1,18 @@
+//! Every decision of the node agent, as functions and small state machines from values to values:
+//! no I/O, no clock, no lock, no task. What time it is, what was observed and what is desired are
+//! handed in; what to do comes out.
+
+pub mod actions;
+pub mod backoff;
+pub mod gc;
+pub mod logs;
+pub mod merge;
+pub mod mono;
+pub mod probe;
+pub mod restart;
+pub mod start;
+pub mod status;
+pub mod termination;
+pub mod worker;
+
+pub use mono::Mono;

@@ -1,0 +1,295 @@
+//! The API status of a pod, from its spec, what the runtime holds of it and what was said before.
+//!
+//! [`generate`] makes a new status, [`accept`] decides whether and how it replaces the one that
+//! stands. [`with_readiness`], [`with_started`] and [`terminate`] are the small changes between.
+
+mod accept;
+mod conditions;
+mod containers;
+mod phase;
+mod probes;
+mod resources;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use jiff::{SignedDuration, Timestamp};
+use krablet_pod::api::{ContainerStatus, HostIP, Pod, PodIP, PodSpec, PodStatus};
+use krablet_pod::containers::ContainerKind;
+use krablet_pod::marks;
+use krablet_pod::observed::ObservedPod;
+use krablet_pod::qos::qos_class;
+
+use crate::probe::Verdicts;
+use crate::restart::{self, RestartGates};
+use crate::start::StartErrors;
+
+pub use accept::{AcceptInputs, Accepted, accept, terminate, with_readiness, with_started};
+pub use conditions::{condition, is_owned_condition};
+
+pub const PENDING: &str = "Pending";
+pub const RUNNING: &str = "Running";
+pub const SUCCEEDED: &str = "Succeeded";
+pub const FAILED: &str = "Failed";
+
+/// Why an active pod past its `activeDeadlineSeconds` failed.
+pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+pub const DEADLINE_EXCEEDED_MESSAGE: &str =
+    "Pod was active on the node longer than the specified deadline";
+
+/// The reason of a container whose end nobody saw.
+pub const CONTAINER_STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+/// The exit code of a container whose end nobody saw.
+pub const UNKNOWN_EXIT_CODE: i32 = 137;
+
+/// What a status tells of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// The node's addresses, at most one per family, the preferred first; empty if not known.
+    pub host_ips: Vec<IpAddr>,
+    /// As the runtime calls itself; the scheme of container ids (`containerd`).
+    pub runtime_name: String,
+    /// The runtime can mount volumes read-only all the way down.
+    pub recursive_read_only: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct StatusInputs<'a> {
+    pub pod: &'a Pod,
+    pub observed: &'a ObservedPod,
+    /// The status that stands; without one, that of the API object counts.
+    pub old: Option<&'a PodStatus>,
+    pub start_errors: &'a StartErrors,
+    pub verdicts: &'a Verdicts,
+    /// The pod will not run again.
+    pub terminal: bool,
+    /// Sandbox and network are known to be ready or not; `None`: read it from `observed`.
+    pub ready_to_start: Option<bool>,
+    /// The pod is past its active deadline (see [`deadline_exceeded`]).
+    pub deadline_exceeded: bool,
+    pub node: &'a NodeFacts,
+    /// By container name, see [`crate::restart::count_from_log_names`].
+    pub log_restart_counts: &'a BTreeMap<String, u32>,
+    pub gates: RestartGates,
+}
+
+/// Succeeded or Failed: a phase that is never left.
+pub fn is_terminal(status: &PodStatus) -> bool {
+    is_terminal_phase(phase_of(status))
+}
+
+pub fn is_terminal_phase(phase: &str) -> bool {
+    matches!(phase, SUCCEEDED | FAILED)
+}
+
+/// The phase of a status, empty if it has none yet.
+pub fn phase_of(status: &PodStatus) -> &str {
+    status.phase.as_deref().unwrap_or_default()
+}
+
+/// Computes the status of a pod.
+pub fn generate(inputs: &StatusInputs<'_>) -> PodStatus {
+    let empty_spec = PodSpec::default();
+    let empty_status = PodStatus::default();
+    let pod = inputs.pod;
+    let api = pod.status.as_ref().unwrap_or(&empty_status);
+    let cx = Cx {
+        inputs,
+        spec: pod.spec.as_ref().unwrap_or(&empty_spec),
+        old: inputs.old.unwrap_or(api),
+    };
+    let mut init = cx.container_statuses(ContainerKind::Init);
+    let mut regular = cx.container_statuses(ContainerKind::Regular);
+    let ephemeral = cx.container_statuses(ContainerKind::Ephemeral);
+    cx.set_started_and_ready(&mut init, &mut regular);
+    let all: Vec<ContainerStatus> = init.iter().chain(&regular).cloned().collect();
+    let (phase, reason, message) = cx.phase_and_reason(api, &all);
+    let ips = cx.pod_ips();
+    PodStatus {
+        conditions: Some(cx.conditions(api, &all, &phase)),
+        phase: Some(phase),
+        reason,
+        message,
+        qos_class: Some(qos_class(cx.spec).as_str().to_owned()),
+        pod_ip: ips.first().cloned(),
+        pod_ips: non_empty(ips.into_iter().map(|ip| PodIP { ip }).collect()),
+        host_ip: inputs.node.host_ips.first().map(IpAddr::to_string),
+        host_ips: non_empty(host_ips(inputs.node)),
+        container_statuses: non_empty(regular),
+        init_container_statuses: non_empty(init),
+        ephemeral_container_statuses: non_empty(ephemeral),
+        resources: Some(resources::effective(cx.spec)),
+        allocated_resources: resources::requests(cx.spec),
+        observed_generation: generation(pod),
+        start_time: cx.old.start_time.clone(),
+        ..PodStatus::default()
+    }
+}
+
+/// The status of a pod the node refused.
+pub fn rejected(pod: &Pod, reason: &str, message: &str) -> PodStatus {
+    PodStatus {
+        phase: Some(FAILED.to_owned()),
+        reason: Some(reason.to_owned()),
+        message: Some(format!("Pod was rejected: {message}")),
+        qos_class: pod.spec.as_ref().map(|s| qos_class(s).as_str().to_owned()),
+        observed_generation: generation(pod),
+        ..PodStatus::default()
+    }
+}
+
+/// When the pod's active deadline is reached; `None` if it has none or has not started.
+pub fn active_deadline(pod: &Pod, old: Option<&PodStatus>) -> Option<Timestamp> {
+    let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
+    let start = old.or(pod.status.as_ref())?.start_time.as_ref()?;
+    start.0.checked_add(SignedDuration::from_secs(seconds)).ok()
+}
+
+pub fn deadline_exceeded(pod: &Pod, old: Option<&PodStatus>, now: Timestamp) -> bool {
+    active_deadline(pod, old).is_some_and(|at| now >= at)
+}
+
+/// One status in the making.
+struct Cx<'a> {
+    inputs: &'a StatusInputs<'a>,
+    spec: &'a PodSpec,
+    /// The cached status, else that of the API object.
+    old: &'a PodStatus,
+}
+
+impl Cx<'_> {
+    /// Phase with its reason and message. A terminal phase, once said, stays.
+    fn phase_and_reason(
+        &self,
+        api: &PodStatus,
+        all: &[ContainerStatus],
+    ) -> (String, Option<String>, Option<String>) {
+        if self.inputs.deadline_exceeded {
+            let phase = if is_terminal(api) {
+                phase_of(api)
+            } else {
+                FAILED
+            };
+            return (
+                phase.to_owned(),
+                Some(DEADLINE_EXCEEDED.to_owned()),
+                Some(DEADLINE_EXCEEDED_MESSAGE.to_owned()),
+            );
+        }
+        let computed = phase::phase(&phase::PhaseInputs {
+            spec: self.spec,
+            statuses: all,
+            terminal: self.inputs.terminal,
+            is_static: marks::is_static(self.inputs.pod),
+            initialised: self.any_regular_in_sandbox(),
+            gates: self.inputs.gates,
+        });
+        let said = [api, self.old].into_iter().find(|s| is_terminal(s));
+        let phase = said.map_or(computed, phase_of);
+        if phase != phase_of(self.old) {
+            return (phase.to_owned(), None, None);
+        }
+        let keep = |old: &Option<String>, api: &Option<String>| {
+            let said = |text: &&String| !text.is_empty();
+            old.as_ref()
+                .filter(said)
+                .or(api.as_ref().filter(said))
+                .cloned()
+        };
+        (
+            phase.to_owned(),
+            keep(&self.old.reason, &api.reason),
+            keep(&self.old.message, &api.message),
+        )
+    }
+
+    /// A regular container exists in the newest, ready sandbox: the pod has been initialised.
+    fn any_regular_in_sandbox(&self) -> bool {
+        let observed = self.inputs.observed;
+        let Some(active) = observed.sandboxes.first().filter(|s| s.ready) else {
+            return false;
+        };
+        self.spec.containers.iter().any(|c| {
+            observed
+                .instances(&c.name)
+                .any(|seen| seen.sandbox_id == active.id)
+        })
+    }
+
+    /// All containers are being restarted, or were until the last of them was removed.
+    fn restarting_all(&self) -> bool {
+        let gates = self.inputs.gates;
+        let said = || {
+            condition(self.old, conditions::ALL_CONTAINERS_RESTARTING)
+                .is_some_and(|c| c.status == "True")
+        };
+        gates.restart_all
+            && (said() || restart::restart_all_pending(self.spec, self.inputs.observed, gates))
+    }
+
+    /// One address per family, the node's first family first. A pod whose sandbox is gone keeps
+    /// the addresses it had: a completed pod still shows them.
+    fn pod_ips(&self) -> Vec<String> {
+        let node = self.inputs.node;
+        let old = || {
+            let ips = self.old.pod_ips.as_deref().unwrap_or_default();
+            ips.iter().map(|ip| ip.ip.clone()).collect::<Vec<_>>()
+        };
+        if self.spec.host_network.unwrap_or(false) {
+            return host_network_ips(old(), node);
+        }
+        let v6_first = node.host_ips.first().is_some_and(IpAddr::is_ipv6);
+        let seen: Vec<IpAddr> = self
+            .inputs
+            .observed
+            .ips()
+            .iter()
+            .filter_map(|ip| ip.parse().ok())
+            .collect();
+        let of_family = |v6: bool| seen.iter().find(move |ip| ip.is_ipv6() == v6);
+        let ips: Vec<String> = [of_family(v6_first), of_family(!v6_first)]
+            .into_iter()
+            .flatten()
+            .map(IpAddr::to_string)
+            .collect();
+        let sandbox_gone = self.inputs.observed.ready_sandboxes().next().is_none();
+        if ips.is_empty() && sandbox_gone {
+            old()
+        } else {
+            ips
+        }
+    }
+}
+
+/// Pods in the host's network take the node's addresses once; one of a second family may follow.
+fn host_network_ips(had: Vec<String>, node: &NodeFacts) -> Vec<String> {
+    let mut ips = had;
+    if ips.is_empty() {
+        ips.extend(node.host_ips.first().map(IpAddr::to_string));
+    }
+    if let ([only], Some(second)) = (ips.as_slice(), node.host_ips.get(1)) {
+        let other_family = only
+            .parse::<IpAddr>()
+            .is_ok_and(|first| first.is_ipv6() != second.is_ipv6());
+        if other_family {
+            ips.push(second.to_string());
+        }
+    }
+    ips
+}
+
+fn host_ips(node: &NodeFacts) -> Vec<HostIP> {
+    let ips = node.host_ips.iter().take(2);
+    ips.map(|ip| HostIP { ip: ip.to_string() }).collect()
+}
+
+/// The generation of the spec a status speaks of.
+fn generation(pod: &Pod) -> Option<i64> {
+    pod.metadata.generation.filter(|g| *g != 0)
+}
+
+fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}

@@ -1,0 +1,449 @@
+//! What the one-line form leaves out: texts, ids, addresses, times, resources.
+
+use expect_test::{Expect, expect};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use krablet_pod::api::{PodCondition, PodReadinessGate, ResourceRequirements, VolumeMount};
+
+use super::*;
+
+fn conditions(status: &PodStatus) -> String {
+    let lines = status.conditions.iter().flatten().map(|c| {
+        let reason = c.reason.as_deref().unwrap_or("-");
+        let message = c.message.as_deref().unwrap_or("-");
+        format!("{} {} {reason} {message}\n", c.type_, c.status)
+    });
+    lines.collect()
+}
+
+fn check_conditions(pod_text: &str, sights: &str, expected: Expect) {
+    expected.assert_eq(&conditions(&after(&pod(pod_text), sights)));
+}
+
+#[test]
+fn conditions_in_their_order_and_words() {
+    check_conditions(
+        "c:a c:b",
+        "S0 a:run",
+        expect![[r#"
+            PodReadyToStartContainers True - -
+            Initialized True - -
+            Ready False ContainersNotReady containers with unready status: [b]
+            ContainersReady False ContainersNotReady containers with unready status: [b]
+            PodScheduled True - -
+        "#]],
+    );
+    check_conditions(
+        "i:x i:s* c:a c:b",
+        "",
+        expect![[r#"
+            PodReadyToStartContainers False - -
+            Initialized False ContainersNotInitialized containers with incomplete status: [x s]
+            Ready False ContainersNotReady containers with unready status: [s a b]
+            ContainersReady False ContainersNotReady containers with unready status: [s a b]
+            PodScheduled True - -
+        "#]],
+    );
+    check_conditions(
+        "never c:a",
+        "S0 a:exit0",
+        expect![[r#"
+            PodReadyToStartContainers True - -
+            Initialized True PodCompleted -
+            Ready False PodCompleted -
+            ContainersReady False PodCompleted -
+            PodScheduled True - -
+        "#]],
+    );
+    check_conditions(
+        "never c:a",
+        "S0! a:exit1",
+        expect![[r#"
+            PodReadyToStartContainers False - -
+            Initialized True - -
+            Ready False PodFailed -
+            ContainersReady False PodFailed -
+            PodScheduled True - -
+        "#]],
+    );
+    check_conditions(
+        "never c:a/policy=Never/rule=In:42:RestartAllContainers",
+        "S0 a:exit42",
+        expect![[r#"
+            PodReadyToStartContainers True - -
+            Initialized True - -
+            Ready False ContainersNotReady containers with unready status: [a]
+            ContainersReady False ContainersNotReady containers with unready status: [a]
+            PodScheduled True - -
+            AllContainersRestarting True RestartAllContainersStarted container exited with restart policy rule
+        "#]],
+    );
+}
+
+#[test]
+fn readiness_gates_and_foreign_conditions() {
+    let mut gated = pod("c:a");
+    let gate = |t: &str| PodReadinessGate {
+        condition_type: t.into(),
+    };
+    gated.spec.as_mut().unwrap().readiness_gates = Some(vec![gate("x/one"), gate("x/two")]);
+    let foreign = |type_: &str, status: &str| PodCondition {
+        type_: type_.into(),
+        status: status.into(),
+        ..PodCondition::default()
+    };
+    let show = |pod: &Pod| conditions(&after(pod, "S0 a:run"));
+    expect![[r#"
+        PodReadyToStartContainers True - -
+        Initialized True - -
+        Ready False ReadinessGatesNotReady corresponding condition of pod readiness gate "x/one" does not exist., corresponding condition of pod readiness gate "x/two" does not exist.
+        ContainersReady True - -
+        PodScheduled True - -
+    "#]]
+    .assert_eq(&show(&gated));
+    gated.status = Some(PodStatus {
+        conditions: Some(vec![
+            foreign("x/one", "True"),
+            foreign("Ready", "True"),
+            foreign("x/two", "False"),
+        ]),
+        ..PodStatus::default()
+    });
+    expect![[r#"
+        x/one True - -
+        x/two False - -
+        PodReadyToStartContainers True - -
+        Initialized True - -
+        Ready False ReadinessGatesNotReady the status of pod readiness gate "x/two" is not "True", but False
+        ContainersReady True - -
+        PodScheduled True - -
+    "#]]
+    .assert_eq(&show(&gated));
+    let all_true = vec![
+        foreign("x/one", "True"),
+        foreign("x/two", "True"),
+        foreign("DisruptionTarget", "True"),
+    ];
+    gated.status.as_mut().unwrap().conditions = Some(all_true);
+    expect![[r#"
+        x/one True - -
+        x/two True - -
+        DisruptionTarget True - -
+        PodReadyToStartContainers True - -
+        Initialized True - -
+        Ready True - -
+        ContainersReady True - -
+        PodScheduled True - -
+    "#]]
+    .assert_eq(&show(&gated));
+}
+
+#[test]
+fn a_whole_status_as_the_api_sees_it() {
+    let mut pod = pod("generation=3 c:a");
+    let container = &mut pod.spec.as_mut().unwrap().containers[0];
+    let list = |v: &str| Some(BTreeMap::from([("cpu".to_owned(), ApiQuantity(v.into()))]));
+    container.resources = Some(ResourceRequirements {
+        requests: list("100m"),
+        limits: list("1"),
+        ..ResourceRequirements::default()
+    });
+    container.volume_mounts = Some(vec![VolumeMount {
+        name: "v".into(),
+        mount_path: "/v".into(),
+        read_only: Some(true),
+        ..VolumeMount::default()
+    }]);
+    let mut status = after(&pod, "S0 a:run a:exit1");
+    status.conditions.as_mut().unwrap().truncate(1);
+    expect![[r#"
+        {
+          "allocatedResources": {
+            "cpu": "100m"
+          },
+          "conditions": [
+            {
+              "lastTransitionTime": "1970-01-01T00:00:00Z",
+              "observedGeneration": 3,
+              "status": "True",
+              "type": "PodReadyToStartContainers"
+            }
+          ],
+          "containerStatuses": [
+            {
+              "allocatedResources": {
+                "cpu": "100m"
+              },
+              "containerID": "containerd://a-1",
+              "image": "img",
+              "imageID": "img@sha256:1",
+              "lastState": {
+                "terminated": {
+                  "containerID": "containerd://a-0",
+                  "exitCode": 1,
+                  "finishedAt": "1970-01-01T00:00:02Z",
+                  "reason": "Error",
+                  "startedAt": "1970-01-01T00:00:01Z"
+                }
+              },
+              "name": "a",
+              "ready": true,
+              "resources": {
+                "limits": {
+                  "cpu": "1"
+                },
+                "requests": {
+                  "cpu": "100m"
+                }
+              },
+              "restartCount": 1,
+              "started": true,
+              "state": {
+                "running": {
+                  "startedAt": "1970-01-01T00:00:01Z"
+                }
+              },
+              "volumeMounts": [
+                {
+                  "mountPath": "/v",
+                  "name": "v",
+                  "readOnly": true,
+                  "recursiveReadOnly": "Disabled"
+                }
+              ]
+            }
+          ],
+          "observedGeneration": 3,
+          "phase": "Running",
+          "podIP": "10.0.0.1",
+          "podIPs": [
+            {
+              "ip": "10.0.0.1"
+            }
+          ],
+          "qosClass": "Burstable",
+          "resources": {
+            "limits": {
+              "cpu": "1"
+            },
+            "requests": {
+              "cpu": "100m"
+            }
+          },
+          "startTime": "1970-01-01T00:00:00Z"
+        }"#]]
+    .assert_eq(&serde_json::to_string_pretty(&status).unwrap());
+}
+
+fn ips(pod_text: &str, host: &[&str], sandbox_ips: &[&str], old: &[&str]) -> String {
+    let pod = pod(pod_text);
+    let mut seen = seen(
+        &pod,
+        if pod_text.contains("host") {
+            "S0h"
+        } else {
+            "S0"
+        },
+    );
+    seen.observed.sandboxes[0].ips = sandbox_ips.iter().map(|ip| (*ip).to_owned()).collect();
+    seen.observed.sandboxes[0].ready = !sandbox_ips.contains(&"gone");
+    let node = NodeFacts {
+        host_ips: host.iter().map(|ip| ip.parse().unwrap()).collect(),
+        ..node()
+    };
+    let old = PodStatus {
+        pod_ips: Some(old.iter().map(|ip| PodIP { ip: (*ip).into() }).collect()),
+        ..PodStatus::default()
+    };
+    let status = generate(&StatusInputs {
+        pod: &pod,
+        observed: &seen.observed,
+        old: Some(&old),
+        start_errors: &seen.errors,
+        verdicts: &seen.verdicts,
+        terminal: false,
+        ready_to_start: None,
+        deadline_exceeded: false,
+        node: &node,
+        log_restart_counts: &BTreeMap::new(),
+        gates: RestartGates::default(),
+    });
+    let list: Vec<String> = status
+        .pod_ips
+        .into_iter()
+        .flatten()
+        .map(|ip| ip.ip)
+        .collect();
+    assert_eq!(status.pod_ip.as_ref(), list.first());
+    let host: Vec<String> = status
+        .host_ips
+        .into_iter()
+        .flatten()
+        .map(|ip| ip.ip)
+        .collect();
+    assert_eq!(status.host_ip.as_ref(), host.first());
+    format!("{} on {}", list.join(","), host.join(","))
+}
+
+#[test]
+fn addresses() {
+    for (pod, host, sandbox, old, expected) in [
+        (
+            "c:a",
+            &["1.1.1.1"][..],
+            &["10.0.0.9"][..],
+            &[][..],
+            "10.0.0.9 on 1.1.1.1",
+        ),
+        (
+            "c:a",
+            &["1.1.1.1", "fd::1"],
+            &["fd::9", "10.0.0.9"],
+            &[],
+            "10.0.0.9,fd::9 on 1.1.1.1,fd::1",
+        ),
+        (
+            "c:a",
+            &["fd::1"],
+            &["10.0.0.9", "fd::9"],
+            &[],
+            "fd::9,10.0.0.9 on fd::1",
+        ),
+        ("c:a", &[], &["10.0.0.9", "10.0.0.8"], &[], "10.0.0.9 on "),
+        ("c:a", &[], &["fd00:0::9"], &[], "fd00::9 on "),
+        ("c:a", &[], &["gone"], &["10.0.0.7"], "10.0.0.7 on "),
+        ("c:a", &[], &[], &["10.0.0.7"], " on "),
+        ("host c:a", &["1.1.1.1"], &[], &[], "1.1.1.1 on 1.1.1.1"),
+        (
+            "host c:a",
+            &["1.1.1.1", "fd::1"],
+            &[],
+            &[],
+            "1.1.1.1,fd::1 on 1.1.1.1,fd::1",
+        ),
+        (
+            "host c:a",
+            &["1.1.1.2"],
+            &[],
+            &["1.1.1.1"],
+            "1.1.1.1 on 1.1.1.2",
+        ),
+        (
+            "host c:a",
+            &["1.1.1.2", "fd::1"],
+            &[],
+            &["1.1.1.1"],
+            "1.1.1.1,fd::1 on 1.1.1.2,fd::1",
+        ),
+        ("host c:a", &[], &[], &[], " on "),
+    ] {
+        assert_eq!(
+            ips(pod, host, sandbox, old),
+            expected,
+            "{pod} {host:?} {sandbox:?} {old:?}"
+        );
+    }
+}
+
+#[test]
+fn reason_and_message_stay_with_the_phase() {
+    let pod = pod("c:a");
+    let old = PodStatus {
+        phase: Some(RUNNING.into()),
+        reason: Some("NodeLost".into()),
+        message: Some("m".into()),
+        ..PodStatus::default()
+    };
+    let kept = next(&pod, Some(&old), "S0 a:run");
+    assert_eq!(
+        (kept.reason.as_deref(), kept.message.as_deref()),
+        (Some("NodeLost"), Some("m"))
+    );
+    let dropped = next(&pod, Some(&old), "S0");
+    assert_eq!((dropped.reason, dropped.message), (None, None));
+}
+
+#[test]
+fn what_the_api_calls_terminal_stays() {
+    let mut pod = pod("c:a");
+    let succeeded = PodStatus {
+        phase: Some(SUCCEEDED.into()),
+        ..PodStatus::default()
+    };
+    pod.status = Some(succeeded);
+    assert!(render(&next(&pod, None, "S0 a:run")).starts_with("Succeeded"));
+    assert!(render(&next(&pod, None, "S0 a:run late")).starts_with("Succeeded"));
+    let running = PodStatus {
+        phase: Some(RUNNING.into()),
+        ..PodStatus::default()
+    };
+    assert!(render(&next(&pod, Some(&running), "S0 a:run")).starts_with("Succeeded"));
+}
+
+#[test]
+fn waiting_says_why() {
+    let status = after(&pod("c:a"), "S0 !a=ErrImagePull");
+    let state = status.container_statuses.unwrap()[0].state.clone().unwrap();
+    assert_eq!(
+        state.waiting.unwrap().message.as_deref(),
+        Some("a cannot start")
+    );
+}
+
+#[test]
+fn deadlines() {
+    let pod = pod("deadline=10 c:a");
+    let at = |s: i64| Timestamp::from_second(s).unwrap();
+    let started = after(&pod, "S0 a:run");
+    assert_eq!(active_deadline(&pod, Some(&started)), Some(at(10)));
+    assert!(!deadline_exceeded(&pod, Some(&started), at(9)));
+    assert!(deadline_exceeded(&pod, Some(&started), at(10)));
+    assert!(!deadline_exceeded(&pod, None, at(99)));
+    assert!(!deadline_exceeded(
+        &super::pod("c:a"),
+        Some(&started),
+        at(99)
+    ));
+}
+
+#[test]
+fn rejected_pods() {
+    let status = rejected(&pod("c:a"), "OutOfcpu", "too big");
+    assert_eq!(render(&status), "Failed  OutOfcpu");
+    assert_eq!(status.message.as_deref(), Some("Pod was rejected: too big"));
+    assert!(is_terminal(&status));
+}
+
+#[test]
+fn resources_of_the_whole_pod() {
+    let quantity = |text: &str| ApiQuantity(text.to_owned());
+    let cpu = |text: &str| Some(BTreeMap::from([("cpu".to_owned(), quantity(text))]));
+    let mut spec = pod("i:big i:side* i:last c:a c:b").spec.unwrap();
+    let wants = |container: &mut krablet_pod::api::Container, request: &str| {
+        container.resources = Some(ResourceRequirements {
+            requests: cpu(request),
+            ..Default::default()
+        });
+    };
+    for (container, request) in spec.containers.iter_mut().zip(["100m", "200m"]) {
+        wants(container, request);
+    }
+    let shown = |spec: &PodSpec| resources::requests(spec).unwrap()["cpu"].0.clone();
+    assert_eq!(shown(&spec), "300m");
+    let init = spec.init_containers.as_mut().unwrap();
+    wants(&mut init[1], "50m");
+    assert_eq!(shown(&spec), "350m");
+    wants(&mut spec.init_containers.as_mut().unwrap()[0], "340m");
+    assert_eq!(shown(&spec), "350m");
+    wants(&mut spec.init_containers.as_mut().unwrap()[2], "340m");
+    assert_eq!(shown(&spec), "390m");
+    spec.overhead = cpu("10m");
+    assert_eq!(shown(&spec), "400m");
+    assert_eq!(resources::effective(&spec).limits, None);
+    spec.resources = Some(ResourceRequirements {
+        requests: cpu("2"),
+        limits: cpu("3"),
+        ..Default::default()
+    });
+    assert_eq!(shown(&spec), "2010m");
+    assert_eq!(resources::effective(&spec).limits, cpu("3010m"));
+}
