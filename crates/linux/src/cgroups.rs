@@ -1,0 +1,323 @@
+//! Pods' cgroups: what the runtime is told as parent, which are there, and their removal.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use krablet_pod::PodUid;
+use krablet_pod::qos::QosClass;
+use rustix::io::Errno;
+
+use crate::cgroup_names::{CLASSES, CgroupDriver, CgroupNames};
+use crate::failure::{blocking, naming};
+use crate::mountinfo::{self, MountInfo};
+
+/// Where every distribution mounts cgroups.
+const MOUNT: &str = "/sys/fs/cgroup";
+/// `CGROUP2_SUPER_MAGIC`.
+const UNIFIED_MAGIC: i64 = 0x6367_7270;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupVersion {
+    V1,
+    V2,
+}
+
+#[async_trait]
+pub trait Cgroups: Send + Sync {
+    /// The pod's cgroup in the words of the runtime's sandbox configuration.
+    fn cgroup_parent(&self, uid: &PodUid, qos: QosClass) -> String;
+    /// True if any hierarchy holds the pod's cgroup.
+    async fn exists(&self, uid: &PodUid, qos: QosClass) -> io::Result<bool>;
+    /// Removes the pod's cgroup and those below it from every hierarchy. Absent is fine; one with
+    /// processes in it is an error of kind `ResourceBusy`.
+    async fn remove(&self, uid: &PodUid, qos: QosClass) -> io::Result<()>;
+    /// Pods whose cgroup is there, by UID.
+    async fn list_pods(&self) -> io::Result<Vec<(PodUid, QosClass)>>;
+}
+
+/// The machine's own cgroups.
+#[derive(Clone, Debug)]
+pub struct HostCgroups {
+    names: CgroupNames,
+    version: CgroupVersion,
+    hierarchies: Vec<PathBuf>,
+}
+
+impl HostCgroups {
+    /// Looks once at what is mounted.
+    pub async fn detect(driver: CgroupDriver, root: &str, per_qos: bool) -> io::Result<Self> {
+        let names = CgroupNames::new(driver, root, per_qos);
+        blocking(move || {
+            let version = version()?;
+            let hierarchies = match version {
+                CgroupVersion::V2 => vec![PathBuf::from(MOUNT)],
+                CgroupVersion::V1 => hierarchies(&mountinfo::read()?),
+            };
+            Ok(Self {
+                names,
+                version,
+                hierarchies,
+            })
+        })
+        .await
+    }
+
+    pub fn version(&self) -> CgroupVersion {
+        self.version
+    }
+
+    fn dirs(&self, name: &str) -> Vec<PathBuf> {
+        self.hierarchies
+            .iter()
+            .map(|h| h.join(name.trim_start_matches('/')))
+            .collect()
+    }
+
+    fn pod_dirs(&self, uid: &PodUid, qos: QosClass) -> Vec<PathBuf> {
+        match self.names.per_qos() {
+            true => self.dirs(&self.names.pod(uid, qos)),
+            false => Vec::new(),
+        }
+    }
+}
+
+fn version() -> io::Result<CgroupVersion> {
+    let mount = Path::new(MOUNT);
+    let found = rustix::fs::statfs(mount).map_err(naming("stat file system of", mount))?;
+    Ok(match found.f_type {
+        UNIFIED_MAGIC => CgroupVersion::V2,
+        _ => CgroupVersion::V1,
+    })
+}
+
+/// Mount points of all hierarchies, each once however often it is mounted.
+fn hierarchies(table: &[MountInfo]) -> Vec<PathBuf> {
+    let mut by_device: BTreeMap<&str, &Path> = BTreeMap::new();
+    for mount in table {
+        let cgroup = matches!(mount.fs_type.as_str(), "cgroup" | "cgroup2");
+        if cgroup && mount.point.starts_with(MOUNT) {
+            by_device.entry(&mount.device).or_insert(&mount.point);
+        }
+    }
+    let mut points: Vec<PathBuf> = by_device.into_values().map(Path::to_owned).collect();
+    points.sort();
+    points
+}
+
+#[async_trait]
+impl Cgroups for HostCgroups {
+    fn cgroup_parent(&self, uid: &PodUid, qos: QosClass) -> String {
+        self.names.pod(uid, qos)
+    }
+
+    async fn exists(&self, uid: &PodUid, qos: QosClass) -> io::Result<bool> {
+        let dirs = self.pod_dirs(uid, qos);
+        blocking(move || {
+            for dir in &dirs {
+                if dir.try_exists().map_err(naming("stat", dir))? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+        .await
+    }
+
+    async fn remove(&self, uid: &PodUid, qos: QosClass) -> io::Result<()> {
+        let dirs = self.pod_dirs(uid, qos);
+        blocking(move || {
+            // One hierarchy that refuses does not keep the others.
+            let results: Vec<io::Result<()>> = dirs.iter().map(|dir| remove_below(dir)).collect();
+            results.into_iter().collect()
+        })
+        .await
+    }
+
+    async fn list_pods(&self) -> io::Result<Vec<(PodUid, QosClass)>> {
+        if !self.names.per_qos() {
+            return Ok(Vec::new());
+        }
+        let this = self.clone();
+        blocking(move || {
+            let mut found = BTreeMap::new();
+            for qos in CLASSES {
+                for dir in this.dirs(&this.names.class(qos)) {
+                    for name in child_names(&dir)? {
+                        if let Some(uid) = this.names.uid_of(qos, &name) {
+                            found.insert(uid, qos);
+                        }
+                    }
+                }
+            }
+            Ok(found.into_iter().collect())
+        })
+        .await
+    }
+}
+
+/// Names of the cgroups right below one. None if it is gone.
+fn child_names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(naming("read directory", dir)(e)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = match entry {
+            Ok(entry) => entry,
+            // The cgroup was removed while we read it.
+            Err(e) if e.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => break,
+            Err(e) => return Err(naming("read directory", dir)(e)),
+        };
+        let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
+        if let (true, Some(name)) = (is_dir, entry.file_name().to_str()) {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Children before parents, by `rmdir` alone: the control files in a cgroup go with it.
+fn remove_below(top: &Path) -> io::Result<()> {
+    let mut found = vec![top.to_owned()];
+    let mut next = 0;
+    while let Some(dir) = found.get(next).cloned() {
+        found.extend(child_names(&dir)?.into_iter().map(|n| dir.join(n)));
+        next += 1;
+    }
+    found
+        .iter()
+        .rev()
+        .try_for_each(|dir| crate::disk::remove_dir(dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn over(dirs: &[&Path], driver: CgroupDriver) -> HostCgroups {
+        HostCgroups {
+            names: CgroupNames::new(driver, "/", true),
+            version: CgroupVersion::V1,
+            hierarchies: dirs.iter().map(|d| d.to_path_buf()).collect(),
+        }
+    }
+
+    #[test]
+    fn each_hierarchy_once() {
+        let table = mountinfo::parse(
+            b"1 0 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+              2 1 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+              3 1 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+              4 1 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+              5 1 0:30 / /sys/fs/cgroup/memory2 rw - cgroup cgroup rw,memory\n\
+              6 1 0:31 / /run/container/cgroup/pids rw - cgroup cgroup rw,pids\n",
+        );
+        let points: Vec<_> = hierarchies(&table)
+            .into_iter()
+            .map(|p| p.display().to_string())
+            .collect();
+        assert_eq!(
+            points,
+            [
+                "/sys/fs/cgroup/cpu,cpuacct",
+                "/sys/fs/cgroup/memory",
+                "/sys/fs/cgroup/unified"
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn lists_and_removes_in_every_hierarchy() {
+        let (cpu, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let cgroups = over(&[cpu.path(), memory.path()], CgroupDriver::Cgroupfs);
+        fs::create_dir_all(cpu.path().join("kubepods/pod1/c1/deep")).unwrap();
+        fs::create_dir_all(cpu.path().join("kubepods/pod1/c2")).unwrap();
+        fs::create_dir_all(memory.path().join("kubepods/pod1")).unwrap();
+        fs::create_dir_all(memory.path().join("kubepods/burstable/pod2")).unwrap();
+        let both = vec![
+            (PodUid::from("1"), QosClass::Guaranteed),
+            (PodUid::from("2"), QosClass::Burstable),
+        ];
+        assert_eq!(cgroups.list_pods().await.unwrap(), both);
+        assert!(
+            cgroups
+                .exists(&"1".into(), QosClass::Guaranteed)
+                .await
+                .unwrap()
+        );
+
+        cgroups
+            .remove(&"1".into(), QosClass::Guaranteed)
+            .await
+            .unwrap();
+        cgroups
+            .remove(&"1".into(), QosClass::Guaranteed)
+            .await
+            .unwrap();
+        assert!(
+            !cgroups
+                .exists(&"1".into(), QosClass::Guaranteed)
+                .await
+                .unwrap()
+        );
+        assert_eq!(cgroups.list_pods().await.unwrap(), both[1..]);
+        assert!(cpu.path().join("kubepods").exists());
+    }
+
+    #[tokio::test]
+    async fn one_hierarchy_that_refuses_does_not_keep_the_others() {
+        let (cpu, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let cgroups = over(&[cpu.path(), memory.path()], CgroupDriver::Systemd);
+        let name = cgroups.cgroup_parent(&"a-b".into(), QosClass::BestEffort);
+        let name = name.trim_start_matches('/');
+        for root in [cpu.path(), memory.path()] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        // A plain file cannot be in a cgroup; here it stands for what makes `rmdir` fail.
+        fs::write(cpu.path().join(name).join("file"), "").unwrap();
+        let error = cgroups
+            .remove(&"a-b".into(), QosClass::BestEffort)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+        assert!(!memory.path().join(name).exists());
+        assert_eq!(
+            cgroups.list_pods().await.unwrap(),
+            [(PodUid::from("a-b"), QosClass::BestEffort)]
+        );
+    }
+
+    #[tokio::test]
+    async fn real_cgroups() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: needs root");
+            return;
+        }
+        let root = format!("/krablet-test-{}", std::process::id());
+        let cgroups = HostCgroups::detect(CgroupDriver::Cgroupfs, &root, true)
+            .await
+            .unwrap();
+        let uid = PodUid::from("0f-1");
+        let name = cgroups.cgroup_parent(&uid, QosClass::Burstable);
+        let child = format!("{name}/container");
+        if let Err(e) = cgroups.dirs(&child).iter().try_for_each(fs::create_dir_all) {
+            println!("skipped: cannot make a cgroup: {e}");
+            let _ = cgroups.dirs(&root).iter().try_for_each(|d| remove_below(d));
+            return;
+        }
+        let listed = cgroups.list_pods().await;
+        let removed = cgroups.remove(&uid, QosClass::Burstable).await;
+        let left = cgroups.exists(&uid, QosClass::Burstable).await;
+        for dir in cgroups.dirs(&root) {
+            remove_below(&dir).unwrap();
+        }
+        assert_eq!(listed.unwrap(), [(uid, QosClass::Burstable)]);
+        removed.unwrap();
+        assert!(!left.unwrap());
+    }
+}

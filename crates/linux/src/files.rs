@@ -1,0 +1,158 @@
+//! File operations the agent needs, no more. Asynchronous, because a path may lie on a file system
+//! that hangs; the real implementation keeps such calls off the async threads.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+
+use crate::failure::blocking;
+use crate::{disk, replace, tree};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    File,
+    Directory,
+    Symlink,
+    Socket,
+    CharDevice,
+    BlockDevice,
+    Other,
+}
+
+/// What `lstat`/`stat` tells, as far as we ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub path: PathBuf,
+    pub kind: EntryKind,
+    pub size: u64,
+    /// Unix seconds of the last change of content.
+    pub modified: i64,
+}
+
+#[async_trait]
+pub trait Files: Send + Sync {
+    /// Follows symlinks.
+    async fn stat(&self, path: &Path) -> io::Result<Entry>;
+    /// Does not follow a final symlink.
+    async fn lstat(&self, path: &Path) -> io::Result<Entry>;
+    /// Entries of a directory by name, sorted; not recursive; not following symlinks.
+    async fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+    /// At most `limit` bytes from the start; an error of kind `FileTooLarge` if there are more.
+    async fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>>;
+    /// The last `limit` bytes (fewer if the file is shorter).
+    async fn read_tail(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>>;
+    /// Creates a directory and missing parents. The mode (exact, whatever the umask) is for the last one.
+    async fn create_dir_all(&self, dir: &Path, mode: u32) -> io::Result<()>;
+    /// Writes through a temporary file, fsync and rename, so that a reader sees the old or the new whole.
+    async fn write_atomic(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()>;
+    /// Creates an empty file if there is none; sets the mode when it creates.
+    async fn touch(&self, path: &Path, mode: u32) -> io::Result<()>;
+    /// Creates a symlink, replacing an existing link or file in one step.
+    async fn symlink(&self, target: &Path, link: &Path) -> io::Result<()>;
+    async fn read_link(&self, link: &Path) -> io::Result<PathBuf>;
+    async fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Absent is fine.
+    async fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty directory. Absent is fine.
+    async fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// Removes a tree without crossing into another file system or following symlinks. Absent is fine.
+    async fn remove_tree(&self, path: &Path) -> io::Result<()>;
+    /// Compresses `from` to `to` (gzip, through a temporary file), then removes `from`.
+    async fn gzip(&self, from: &Path, to: &Path) -> io::Result<()>;
+    async fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()>;
+    /// Changes the group and leaves the owner.
+    async fn set_group(&self, path: &Path, gid: u32) -> io::Result<()>;
+}
+
+/// The machine's own files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostFiles;
+
+#[async_trait]
+impl Files for HostFiles {
+    async fn stat(&self, path: &Path) -> io::Result<Entry> {
+        let path = path.to_owned();
+        blocking(move || disk::stat(&path)).await
+    }
+
+    async fn lstat(&self, path: &Path) -> io::Result<Entry> {
+        let path = path.to_owned();
+        blocking(move || disk::lstat(&path)).await
+    }
+
+    async fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        let dir = dir.to_owned();
+        blocking(move || disk::list(&dir)).await
+    }
+
+    async fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+        let path = path.to_owned();
+        blocking(move || disk::read(&path, limit)).await
+    }
+
+    async fn read_tail(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+        let path = path.to_owned();
+        blocking(move || disk::read_tail(&path, limit)).await
+    }
+
+    async fn create_dir_all(&self, dir: &Path, mode: u32) -> io::Result<()> {
+        let dir = dir.to_owned();
+        blocking(move || disk::create_dir_all(&dir, mode)).await
+    }
+
+    async fn write_atomic(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let (path, bytes) = (path.to_owned(), bytes.to_vec());
+        blocking(move || replace::write(&path, &bytes, mode)).await
+    }
+
+    async fn touch(&self, path: &Path, mode: u32) -> io::Result<()> {
+        let path = path.to_owned();
+        blocking(move || disk::touch(&path, mode)).await
+    }
+
+    async fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {
+        let (target, link) = (target.to_owned(), link.to_owned());
+        blocking(move || replace::symlink(&target, &link)).await
+    }
+
+    async fn read_link(&self, link: &Path) -> io::Result<PathBuf> {
+        let link = link.to_owned();
+        blocking(move || disk::read_link(&link)).await
+    }
+
+    async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        blocking(move || disk::rename(&from, &to)).await
+    }
+
+    async fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let path = path.to_owned();
+        blocking(move || disk::remove_file(&path)).await
+    }
+
+    async fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let path = path.to_owned();
+        blocking(move || disk::remove_dir(&path)).await
+    }
+
+    async fn remove_tree(&self, path: &Path) -> io::Result<()> {
+        let path = path.to_owned();
+        blocking(move || tree::remove(&path)).await
+    }
+
+    async fn gzip(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        blocking(move || replace::gzip(&from, &to)).await
+    }
+
+    async fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
+        let path = path.to_owned();
+        blocking(move || disk::set_mode(&path, mode)).await
+    }
+
+    async fn set_group(&self, path: &Path, gid: u32) -> io::Result<()> {
+        let path = path.to_owned();
+        blocking(move || disk::set_group(&path, gid)).await
+    }
+}

@@ -1,0 +1,22 @@
+//! The machine behind narrow traits: files, mounts, cgroups, the wall clock. Each has a real
+//! implementation here; [`fake`] holds those that live in memory, for tests and for the simulated
+//! world.
+
+pub mod cgroup_names;
+pub mod cgroups;
+pub mod clock;
+mod disk;
+mod failure;
+pub mod fake;
+pub mod files;
+mod holders;
+pub mod mountinfo;
+pub mod mounts;
+mod replace;
+mod tree;
+
+pub use cgroup_names::{CgroupDriver, CgroupNames};
+pub use cgroups::{CgroupVersion, Cgroups, HostCgroups};
+pub use clock::{SystemClock, WallClock};
+pub use files::{Entry, EntryKind, Files, HostFiles};
+pub use mounts::{HostMounts, Mount, Mounts};

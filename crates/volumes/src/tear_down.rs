@@ -1,0 +1,123 @@
+//! Taking away what was set up. Each step may be repeated, and the record goes last, so whatever
+//! a crash or an error leaves is found and taken away by the next try.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use krablet_linux::EntryKind;
+use krablet_pod::PodUid;
+
+use crate::error::VolumeError;
+use crate::record::{self, Found};
+use crate::volumes::{Volumes, check_uid};
+
+impl Volumes {
+    /// Unmounts and removes the pod's volumes and leaves the rest of its directory (the containers'
+    /// files), for a pod that ended but can still be asked about.
+    pub async fn release(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        check_uid(uid)?;
+        self.forget(uid);
+        if !self.has_directory(uid).await? {
+            return Ok(());
+        }
+        let recorded = self.recorded_mounts(uid).await?;
+        self.unmount_all(uid, recorded).await?;
+        let files = &*self.deps.files;
+        for dir in [self.root.volumes(uid), self.root.plugins(uid)] {
+            files.remove_tree(&dir).await.map_err(VolumeError::Remove)?;
+        }
+        files
+            .remove_file(&record::path(&self.root, uid))
+            .await
+            .map_err(VolumeError::Remove)
+    }
+
+    /// Unmounts and removes all there is of the pod on disk. A pod without a directory is fine.
+    pub async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        self.release(uid).await?;
+        if !self.has_directory(uid).await? {
+            return Ok(());
+        }
+        self.deps
+            .files
+            .remove_tree(&self.root.pod(uid))
+            .await
+            .map_err(VolumeError::Remove)
+    }
+
+    /// False if the pod has none. Something else in its place is not ours to touch.
+    async fn has_directory(&self, uid: &PodUid) -> Result<bool, VolumeError> {
+        let dir = self.root.pod(uid);
+        match self.deps.files.lstat(&dir).await {
+            Ok(entry) if entry.kind == EntryKind::Directory => Ok(true),
+            Ok(_) => Err(VolumeError::Directories(io::Error::new(
+                io::ErrorKind::NotADirectory,
+                format!("{} is not a directory", dir.display()),
+            ))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(VolumeError::Directories(e)),
+        }
+    }
+
+    /// Mount points by the record. Without one, or with one that cannot be read, the mount table
+    /// alone tells.
+    async fn recorded_mounts(&self, uid: &PodUid) -> Result<Vec<PathBuf>, VolumeError> {
+        let files = &*self.deps.files;
+        let found = record::read(files, &self.root, uid)
+            .await
+            .map_err(VolumeError::Record)?;
+        match found {
+            Found::Nothing => Ok(Vec::new()),
+            Found::Unreadable(why) => {
+                record::set_aside(files, &self.root, uid, &why)
+                    .await
+                    .map_err(VolumeError::Record)?;
+                Ok(Vec::new())
+            }
+            Found::Whole(record) => {
+                let dir = self.root.pod(uid);
+                let mounted = record.volumes.into_iter().filter(|v| v.mounted);
+                Ok(mounted.map(|v| dir.join(v.path)).collect())
+            }
+        }
+    }
+
+    /// Unmounts everything below the pod's directory, newest first. One that is busy does not keep
+    /// the others; the first failure is told.
+    async fn unmount_all(&self, uid: &PodUid, recorded: Vec<PathBuf>) -> Result<(), VolumeError> {
+        let mounts = &*self.deps.mounts;
+        let dir = self.root.pod(uid);
+        let table = mounts.below(&dir).await.map_err(VolumeError::Directories)?;
+        let mut points: Vec<PathBuf> = table.into_iter().rev().map(|m| m.point).collect();
+        let known: BTreeSet<&PathBuf> = points.iter().collect();
+        // Recorded but not in the table: not made yet, or gone. Asking the kernel settles it.
+        let unseen: Vec<PathBuf> = recorded
+            .into_iter()
+            .filter(|p| !known.contains(p))
+            .collect();
+        points.extend(unseen);
+        let mut first_failure = None;
+        for point in points {
+            if let Err(e) = mounts.unmount(&point).await {
+                first_failure = first_failure.or(Some((point, e)));
+            }
+        }
+        match first_failure {
+            None => Ok(()),
+            Some((point, source)) => Err(self.explain(&point, source).await),
+        }
+    }
+
+    async fn explain(&self, point: &Path, source: io::Error) -> VolumeError {
+        let holders = match source.kind() {
+            io::ErrorKind::ResourceBusy => self.deps.mounts.holders(point).await,
+            _ => Vec::new(),
+        };
+        VolumeError::Unmount {
+            point: point.to_owned(),
+            source,
+            holders,
+        }
+    }
+}
