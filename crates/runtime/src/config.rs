@@ -1,0 +1,162 @@
+//! What this room is told about the node, and whom it works with.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use krablet_cri::{ImageService, RuntimeService};
+use krablet_events::Recorder;
+use krablet_linux::{Files, WallClock};
+use krablet_net::Net;
+use krablet_pod::Quantity;
+use krablet_pod::paths::RootDir;
+use tokio::time::Instant;
+
+/// Directories and files of the node.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    pub root: RootDir,
+    /// `/var/log/pods`.
+    pub pod_logs: PathBuf,
+    /// `/var/log/containers`: links that log collectors follow.
+    pub container_logs: PathBuf,
+    /// The node's own `/etc/hosts`.
+    pub node_hosts: PathBuf,
+}
+
+/// How pods resolve names.
+#[derive(Clone, Debug, Default)]
+pub struct DnsSettings {
+    /// Cluster DNS servers; none on a node without a cluster.
+    pub cluster_dns: Vec<String>,
+    pub cluster_domain: String,
+    /// The node's resolver file; none disables host lookups.
+    pub resolv_conf: Option<PathBuf>,
+}
+
+/// What the node is and has.
+#[derive(Clone, Debug, Default)]
+pub struct NodeFacts {
+    pub name: String,
+    /// Primary first.
+    pub host_ips: Vec<String>,
+    pub memory_capacity: i64,
+    /// Default of resource fields whose limit is not set, by resource name.
+    pub allocatable: BTreeMap<String, Quantity>,
+    /// Page sizes the kernel offers, as `2MB`.
+    pub huge_page_sizes: Vec<String>,
+    /// `/sys/devices/system/cpu/cpu*/thermal_throttle`, where they exist: masked in containers.
+    pub thermal_throttle: Vec<String>,
+    /// The runtime's default handler can mount recursively read-only.
+    pub recursive_read_only: bool,
+    pub cgroup_v2: bool,
+    /// The kernel limits swap by cgroup.
+    pub swap_controller: bool,
+}
+
+/// How resources of a spec become limits.
+#[derive(Clone, Debug)]
+pub struct ResourceSettings {
+    pub cpu_cfs_quota: bool,
+    pub cpu_cfs_quota_period: Duration,
+    /// `Some(false)`: an out-of-memory kill takes all processes of a container (cgroup v2).
+    pub single_process_oom_kill: Option<bool>,
+}
+
+impl Default for ResourceSettings {
+    fn default() -> Self {
+        Self {
+            cpu_cfs_quota: true,
+            cpu_cfs_quota_period: Duration::from_millis(100),
+            single_process_oom_kill: None,
+        }
+    }
+}
+
+/// How images are pulled.
+#[derive(Clone, Debug)]
+pub struct ImageSettings {
+    pub serialize_pulls: bool,
+    /// At most so many at a time when not serialised; none for no limit.
+    pub max_parallel_pulls: Option<u32>,
+    /// Pulls a second; 0 for no limit.
+    pub qps: f64,
+    pub burst: u32,
+}
+
+impl Default for ImageSettings {
+    fn default() -> Self {
+        Self {
+            serialize_pulls: true,
+            max_parallel_pulls: None,
+            qps: 5.0,
+            burst: 10,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct RuntimeConfig {
+    pub paths: Paths,
+    pub dns: DnsSettings,
+    pub node: NodeFacts,
+    pub resources: ResourceSettings,
+    pub images: ImageSettings,
+    /// Containers without a seccomp profile get the runtime's default one.
+    pub seccomp_default: bool,
+    /// `crashLoopBackOff.maxContainerRestartPeriod`.
+    pub max_restart_back_off: Duration,
+    /// Gate `ContainerRestartRules`.
+    pub restart_rules: bool,
+    /// Gate `RestartAllContainersOnContainerExits`.
+    pub restart_all: bool,
+    /// Gate `ContainerStopSignals`.
+    pub stop_signals: bool,
+    /// Starts in flight at a time, about two per core.
+    pub starts_in_flight: usize,
+    /// Seed of the names of termination message files.
+    pub seed: u64,
+}
+
+#[derive(Clone)]
+pub struct RuntimeDeps {
+    pub runtime: Arc<dyn RuntimeService>,
+    pub images: Arc<dyn ImageService>,
+    pub files: Arc<dyn Files>,
+    pub net: Arc<dyn Net>,
+    pub recorder: Recorder,
+    pub clock: Arc<dyn WallClock>,
+    /// Where `Mono` counts from, the same for the whole agent.
+    pub epoch: Instant,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn config() -> RuntimeConfig {
+        RuntimeConfig {
+            paths: Paths {
+                root: RootDir::new("/root"),
+                pod_logs: "/logs/pods".into(),
+                container_logs: "/logs/containers".into(),
+                node_hosts: "/etc/hosts".into(),
+            },
+            dns: DnsSettings::default(),
+            node: NodeFacts {
+                memory_capacity: 1 << 32,
+                ..NodeFacts::default()
+            },
+            resources: ResourceSettings::default(),
+            images: ImageSettings::default(),
+            seccomp_default: false,
+            max_restart_back_off: Duration::from_secs(300),
+            restart_rules: true,
+            restart_all: true,
+            stop_signals: false,
+            starts_in_flight: 2,
+            seed: 0,
+        }
+    }
+}

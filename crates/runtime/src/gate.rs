@@ -1,0 +1,195 @@
+//! The start gate: how many sandboxes and containers are being started at a time. A runtime that
+//! is asked for everything at once finishes later than one asked for a few at a time.
+//!
+//! Starts whose images lie ready go first; inside a class the order is first come, first served.
+//! A wait may be given up at any moment, also when the permit is already on its way.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::oneshot;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartClass {
+    /// Every image is on the node.
+    Cached,
+    /// Some image still has to be fetched.
+    Uncached,
+}
+
+/// Clones share one gate.
+#[derive(Clone, Debug)]
+pub struct StartGate {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    free: usize,
+    cached: VecDeque<oneshot::Sender<StartPermit>>,
+    uncached: VecDeque<oneshot::Sender<StartPermit>>,
+}
+
+/// The right to start something; given back when dropped.
+#[derive(Debug)]
+pub struct StartPermit {
+    gate: Option<StartGate>,
+}
+
+impl StartGate {
+    /// At least one start is let through at a time.
+    pub fn new(width: usize) -> Self {
+        Self {
+            state: Arc::new(Mutex::new(State {
+                free: width.max(1),
+                cached: VecDeque::new(),
+                uncached: VecDeque::new(),
+            })),
+        }
+    }
+
+    pub async fn acquire(&self, class: StartClass) -> StartPermit {
+        let ticket = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.free > 0 {
+                state.free -= 1;
+                return self.permit();
+            }
+            let (sender, receiver) = oneshot::channel();
+            let queue = match class {
+                StartClass::Cached => &mut state.cached,
+                StartClass::Uncached => &mut state.uncached,
+            };
+            // Those who gave up leave no trace, so the queue is as long as its waiters.
+            queue.retain(|waiter| !waiter.is_closed());
+            queue.push_back(sender);
+            receiver
+        };
+        match ticket.await {
+            Ok(permit) => permit,
+            // The sender lives in the queue until it sends; without one there is nothing to hold.
+            Err(_) => StartPermit { gate: None },
+        }
+    }
+
+    fn permit(&self) -> StartPermit {
+        StartPermit {
+            gate: Some(self.clone()),
+        }
+    }
+
+    /// Passes a permit on to the next waiter, or keeps it.
+    fn pass_on(&self) {
+        loop {
+            let next = {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                match state
+                    .cached
+                    .pop_front()
+                    .or_else(|| state.uncached.pop_front())
+                {
+                    Some(next) => next,
+                    None => {
+                        state.free += 1;
+                        return;
+                    }
+                }
+            };
+            match next.send(self.permit()) {
+                Ok(()) => return,
+                // That waiter gave up. Its permit must not pass itself on too.
+                Err(mut refused) => refused.gate = None,
+            }
+        }
+    }
+}
+
+impl Drop for StartPermit {
+    fn drop(&mut self) {
+        if let Some(gate) = self.gate.take() {
+            gate.pass_on();
+        }
+    }
+}
+
+/// What one sync holds of the gate: nothing, or a permit it can put down while it waits.
+pub(crate) struct GateHold {
+    gate: StartGate,
+    permit: Option<StartPermit>,
+}
+
+impl GateHold {
+    pub(crate) fn new(gate: StartGate) -> Self {
+        Self { gate, permit: None }
+    }
+
+    /// Waits for a permit unless one is held.
+    pub(crate) async fn enter(&mut self, class: StartClass) {
+        if self.permit.is_none() {
+            self.permit = Some(self.gate.acquire(class).await);
+        }
+    }
+
+    pub(crate) fn leave(&mut self) {
+        self.permit = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+    use std::pin::pin;
+
+    #[tokio::test]
+    async fn only_so_many_at_a_time() {
+        let gate = StartGate::new(2);
+        let a = gate.acquire(StartClass::Cached).await;
+        let _b = gate.acquire(StartClass::Uncached).await;
+        let mut third = pin!(gate.acquire(StartClass::Cached));
+        assert!(third.as_mut().now_or_never().is_none());
+        drop(a);
+        assert!(third.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn cached_first_then_in_order() {
+        let gate = StartGate::new(1);
+        let held = gate.acquire(StartClass::Cached).await;
+        let mut u1 = pin!(gate.acquire(StartClass::Uncached));
+        let mut u2 = pin!(gate.acquire(StartClass::Uncached));
+        let mut c1 = pin!(gate.acquire(StartClass::Cached));
+        let mut c2 = pin!(gate.acquire(StartClass::Cached));
+        assert!(u1.as_mut().now_or_never().is_none());
+        assert!(u2.as_mut().now_or_never().is_none());
+        assert!(c1.as_mut().now_or_never().is_none());
+        assert!(c2.as_mut().now_or_never().is_none());
+        drop(held);
+        assert!(u1.as_mut().now_or_never().is_none());
+        assert!(c2.as_mut().now_or_never().is_none());
+        drop(c1.as_mut().now_or_never().expect("first cached"));
+        drop(c2.as_mut().now_or_never().expect("second cached"));
+        assert!(u2.as_mut().now_or_never().is_none());
+        drop(u1.as_mut().now_or_never().expect("first uncached"));
+        assert!(u2.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn waits_given_up_lose_no_permit() {
+        let gate = StartGate::new(1);
+        let held = gate.acquire(StartClass::Cached).await;
+        // One gives up while it waits, one when the permit has already been sent to it.
+        let mut early = Box::pin(gate.acquire(StartClass::Cached));
+        assert!(early.as_mut().now_or_never().is_none());
+        let mut late = Box::pin(gate.acquire(StartClass::Cached));
+        assert!(late.as_mut().now_or_never().is_none());
+        drop(early);
+        drop(held);
+        drop(late);
+        let permit = gate.acquire(StartClass::Uncached).now_or_never();
+        assert!(permit.is_some());
+        drop(permit);
+        let state = gate.state.lock().unwrap();
+        assert_eq!((state.free, state.cached.len()), (1, 0));
+    }
+}

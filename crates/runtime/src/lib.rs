@@ -1,0 +1,41 @@
+//! Doing: what the pure core decided about a pod is carried out here on the container runtime.
+//! This room owns sandboxes, containers, images, lifecycle hooks and container logs; it turns a
+//! pod's spec into the runtime's own words, and runs one pod's work in its fixed order.
+//!
+//! The runtime is the only truth: nothing here remembers what was started. A call that is dropped
+//! half-way leaves what the next observation of the pod will show.
+
+mod annotations;
+pub mod config;
+mod container_config;
+mod counters;
+pub mod dns;
+mod env;
+mod error;
+mod expand;
+pub mod gate;
+pub mod gc;
+mod hooks;
+mod hostname;
+mod hosts;
+mod images;
+mod kill;
+mod mounts;
+mod pod_runtime;
+mod remove;
+mod resources;
+pub mod rotation;
+mod sandbox_config;
+mod security;
+mod start;
+mod sync;
+
+pub use config::{
+    DnsSettings, ImageSettings, NodeFacts, Paths, ResourceSettings, RuntimeConfig, RuntimeDeps,
+};
+pub use counters::Counters;
+pub use error::RuntimeError;
+pub use gate::{StartClass, StartGate, StartPermit};
+pub use mounts::VolumeSource;
+pub use pod_runtime::PodRuntime;
+pub use sync::{SyncInputs, SyncOutcome};

@@ -1,0 +1,99 @@
+//! The door of this room: everything one pod needs of the runtime goes through [`PodRuntime`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use krablet_core::Mono;
+use krablet_core::backoff::{Backoff, BackoffKey, BackoffLimits, CrashLoop};
+use krablet_pod::PodUid;
+use krablet_pod::api::Container;
+use krablet_pod::observed::ObservedContainer;
+
+use crate::config::{RuntimeConfig, RuntimeDeps};
+use crate::counters::Counters;
+use crate::gate::StartGate;
+use crate::hooks::Hooks;
+use crate::images::Images;
+
+/// Clones share one state.
+#[derive(Clone)]
+pub struct PodRuntime {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub config: RuntimeConfig,
+    pub deps: RuntimeDeps,
+    pub images: Images,
+    pub hooks: Hooks,
+    pub gate: StartGate,
+    crash_loop: Mutex<CrashLoop>,
+    counters: Mutex<Counters>,
+}
+
+impl PodRuntime {
+    pub fn build(config: RuntimeConfig, deps: RuntimeDeps) -> Self {
+        let limits = BackoffLimits::of_restarts(Some(config.max_restart_back_off), false);
+        Self {
+            inner: Arc::new(Inner {
+                images: Images::new(&config.images, &deps),
+                hooks: Hooks::new(&deps),
+                gate: StartGate::new(config.starts_in_flight),
+                crash_loop: Mutex::new(CrashLoop::new(limits)),
+                counters: Mutex::default(),
+                config,
+                deps,
+            }),
+        }
+    }
+
+    /// What was started since the agent began.
+    pub fn counters(&self) -> Counters {
+        self.inner.count(|counters| counters.clone())
+    }
+
+    /// Forgets the back-off of pods that are gone, and what no longer makes anyone wait.
+    pub fn forget_pods(&self, keep: impl Fn(&PodUid) -> bool) {
+        let now = self.inner.now();
+        self.inner.crash_loop(|table| {
+            table.retain(&keep);
+            table.gc(now);
+        });
+        self.inner.images.forget(keep);
+    }
+}
+
+impl Inner {
+    pub(crate) fn now(&self) -> Mono {
+        Mono(self.deps.epoch.elapsed())
+    }
+
+    pub(crate) fn count<T>(&self, work: impl FnOnce(&mut Counters) -> T) -> T {
+        work(&mut self.counters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn crash_loop<T>(&self, work: impl FnOnce(&mut CrashLoop) -> T) -> T {
+        work(
+            &mut self
+                .crash_loop
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// May a container whose newest exited instance is `exited` be started now?
+    pub(crate) fn check_restart(
+        &self,
+        pod: &PodUid,
+        container: &Container,
+        exited: &ObservedContainer,
+    ) -> Backoff {
+        let finished = exited.exit.as_ref().map_or(0, |e| e.finished_at);
+        let wall = self.deps.clock.now().as_nanosecond();
+        let age = wall.saturating_sub(i128::from(finished)).max(0);
+        let age = Duration::from_nanos(u64::try_from(age).unwrap_or(u64::MAX));
+        let key = BackoffKey::new(pod, container);
+        let now = self.now();
+        self.crash_loop(|table| table.check(&key, &exited.id, age, now))
+    }
+}

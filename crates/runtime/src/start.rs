@@ -1,0 +1,524 @@
+//! One container's way to running: back-off, image, config, create, start, postStart.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use krablet_core::Mono;
+use krablet_core::actions::KillReason;
+use krablet_core::backoff::{Backoff, restart_event, restart_message};
+use krablet_core::restart::{count_from_log_names, next_restart_count};
+use krablet_core::start::{self, StartError};
+use krablet_cri::v1;
+use krablet_events::{Subject, reason};
+use krablet_pod::api::{Container, Pod};
+use krablet_pod::containers::ContainerKind;
+use krablet_pod::observed::{ContainerState, ObservedPod};
+use krablet_pod::{ContainerId, PodRef, SandboxId, hash, paths};
+
+use crate::config::Paths;
+use crate::container_config::{ContainerInputs, container_config};
+use crate::env::{EnvInputs, environment};
+use crate::gate::{GateHold, StartClass};
+use crate::hooks::HookTarget;
+use crate::hostname::pod_hostname;
+use crate::hosts;
+use crate::images::{ImageRequest, PullPolicy, ReadyImage};
+use crate::kill::{KillCause, KillJob};
+use crate::mounts::{self, VolumeSource};
+use crate::pod_runtime::PodRuntime;
+use crate::security::{ImageUser, is_host_network};
+
+/// The node's hosts file is no larger than this.
+const HOSTS_LIMIT: usize = 1 << 20;
+const POD_DIR_MODE: u32 = 0o750;
+const LOG_DIR_MODE: u32 = 0o755;
+
+/// What the starts of one sync share.
+pub(crate) struct PodStart<'a> {
+    pub pod: &'a Pod,
+    pub pod_ref: PodRef,
+    pub observed: &'a ObservedPod,
+    pub volumes: &'a [VolumeSource],
+    pub sandbox_id: SandboxId,
+    pub sandbox: v1::PodSandboxConfig,
+    pub ips: Vec<String>,
+    /// Images found on the node in this sync, by the name in the spec.
+    pub images: BTreeMap<String, v1::Image>,
+    pub gate: GateHold,
+    /// The runtime was asked to change something.
+    pub acted: bool,
+}
+
+pub(crate) struct Starting<'a> {
+    pub kind: ContainerKind,
+    pub container: &'a Container,
+    /// Whose processes an ephemeral container joins.
+    pub target: Option<&'a str>,
+}
+
+/// Why it does not run.
+#[derive(Debug)]
+pub(crate) struct StartFailure {
+    pub error: StartError,
+    /// The end of its back-off, if that is why.
+    pub retry_at: Option<Mono>,
+}
+
+fn failure(reason: &'static str, message: impl Into<String>) -> StartFailure {
+    StartFailure {
+        error: StartError {
+            reason,
+            message: message.into(),
+        },
+        retry_at: None,
+    }
+}
+
+impl Starting<'_> {
+    fn subject(&self, pod: &PodRef) -> Subject {
+        Subject::container(pod, self.kind, &self.container.name)
+    }
+
+    fn image(&self) -> &str {
+        self.container.image.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn pull_policy(&self) -> PullPolicy {
+        PullPolicy::of(self.container.image_pull_policy.as_deref(), self.image())
+    }
+}
+
+impl PodRuntime {
+    pub(crate) async fn start_container(
+        &self,
+        pod: &mut PodStart<'_>,
+        what: &Starting<'_>,
+    ) -> Result<(), StartFailure> {
+        self.check_back_off(pod, what)?;
+        self.inner.count(|c| c.container_started(what.kind));
+        let image = self.ready_image(pod, what).await?;
+        let config = match self.instance_config(pod, what, &image).await {
+            Ok(config) => config,
+            Err(message) => {
+                self.failed(pod, what, &format!("Error: {message}"));
+                return Err(failure(start::CREATE_CONTAINER_CONFIG_ERROR, message));
+            }
+        };
+        pod.gate.enter(StartClass::Cached).await;
+        let log_path = config.log_path.clone();
+        let id = self.create_and_start(pod, what, config).await?;
+        self.link_log(pod, what, &id, &log_path).await;
+        self.post_start(pod, what, &id).await
+    }
+
+    fn failed(&self, pod: &PodStart<'_>, what: &Starting<'_>, message: &str) {
+        let subject = what.subject(&pod.pod_ref);
+        let recorder = &self.inner.deps.recorder;
+        recorder.warning(subject, reason::FAILED, message);
+    }
+
+    fn check_back_off(&self, pod: &PodStart<'_>, what: &Starting<'_>) -> Result<(), StartFailure> {
+        let name = &what.container.name;
+        let mut instances = pod.observed.instances(name);
+        let Some(exited) = instances.find(|c| c.state == ContainerState::Exited) else {
+            return Ok(());
+        };
+        let uid = &pod.pod_ref.uid;
+        match self.inner.check_restart(uid, what.container, exited) {
+            Backoff::Start => Ok(()),
+            Backoff::Wait { until, delay } => {
+                let subject = what.subject(&pod.pod_ref);
+                let recorder = &self.inner.deps.recorder;
+                recorder.warning(subject, reason::BACK_OFF, restart_event(name, &pod.pod_ref));
+                Err(StartFailure {
+                    retry_at: Some(until),
+                    ..failure(
+                        start::CRASH_LOOP_BACK_OFF,
+                        restart_message(delay, name, &pod.pod_ref),
+                    )
+                })
+            }
+        }
+    }
+
+    /// The gate is held over this only while nothing can take long.
+    async fn ready_image(
+        &self,
+        pod: &mut PodStart<'_>,
+        what: &Starting<'_>,
+    ) -> Result<ReadyImage, StartFailure> {
+        let image = what.image();
+        let policy = what.pull_policy();
+        let seen = pod.images.get(image);
+        if seen.is_none() || policy == PullPolicy::Always {
+            pod.gate.leave();
+        }
+        let request = ImageRequest {
+            pod: &pod.pod_ref.uid,
+            subject: what.subject(&pod.pod_ref),
+            image,
+            policy,
+            seen,
+            sandbox: &pod.sandbox,
+        };
+        match self.inner.images.ensure(request).await {
+            Ok(ready) => {
+                if let Some(found) = &ready.image {
+                    pod.images.insert(image.to_string(), found.clone());
+                }
+                Ok(ready)
+            }
+            Err(failed) => {
+                self.failed(pod, what, &format!("Error: {}", failed.error.reason));
+                Err(StartFailure {
+                    error: failed.error,
+                    retry_at: failed.retry_at,
+                })
+            }
+        }
+    }
+
+    /// Everything an instance needs on the node, and its config. The error is what users read.
+    async fn instance_config(
+        &self,
+        pod: &PodStart<'_>,
+        what: &Starting<'_>,
+        image: &ReadyImage,
+    ) -> Result<v1::ContainerConfig, String> {
+        let container = what.container;
+        let restart_count = self.restart_count(pod, &container.name).await;
+        let target = self.target(pod, what)?;
+        let found = match &image.image {
+            Some(found) => Some(found.clone()),
+            None => {
+                let asked = self.inner.images.look(what.image()).await;
+                asked.map_err(|e| e.message)?
+            }
+        };
+        let config = &self.inner.config;
+        let ips = family_ordered(&pod.ips, &config.node.host_ips);
+        let envs = environment(&EnvInputs {
+            pod: pod.pod,
+            container,
+            pod_ips: &ips,
+            node: &config.node,
+        })?;
+        let planned = mounts::plan(
+            pod.pod,
+            container,
+            pod.volumes,
+            &envs,
+            config.node.recursive_read_only,
+        )?;
+        let mounts = self.prepare_mounts(pod, container, planned).await?;
+        let log_dir = self.container_log_dir(pod, &container.name);
+        let files = &self.inner.deps.files;
+        files
+            .create_dir_all(&log_dir, LOG_DIR_MODE)
+            .await
+            .map_err(|e| {
+                let name = &container.name;
+                format!("create container log directory for container {name} failed: {e}")
+            })?;
+        container_config(ContainerInputs {
+            pod: pod.pod,
+            container,
+            restart_count,
+            image_ref: &image.reference,
+            user: ImageUser::of(found.as_ref()),
+            envs,
+            mounts,
+            target,
+            config,
+        })
+    }
+
+    fn container_log_dir(&self, pod: &PodStart<'_>, container: &str) -> std::path::PathBuf {
+        paths::pod_log_dir(&self.inner.config.paths.pod_logs, &pod.pod_ref).join(container)
+    }
+
+    /// A runtime that forgot all instances does not set the count back: the logs remember.
+    async fn restart_count(&self, pod: &PodStart<'_>, container: &str) -> u32 {
+        if pod.observed.newest(container).is_some() {
+            return next_restart_count(pod.observed, container, None);
+        }
+        let dir = self.container_log_dir(pod, container);
+        let entries = self.inner.deps.files.list(&dir).await.unwrap_or_default();
+        let names = entries
+            .iter()
+            .filter_map(|entry| entry.path.file_name().and_then(|n| n.to_str()));
+        next_restart_count(pod.observed, container, Some(count_from_log_names(names)))
+    }
+
+    fn target<'a>(
+        &self,
+        pod: &PodStart<'a>,
+        what: &Starting<'_>,
+    ) -> Result<Option<&'a ContainerId>, String> {
+        let Some(name) = what.target.filter(|t| !t.is_empty()) else {
+            return Ok(None);
+        };
+        let mut all = pod.observed.containers.iter();
+        match all.find(|c| &*c.name == name) {
+            Some(seen) => Ok(Some(&seen.id)),
+            None => Err(format!("unable to find target container {name}")),
+        }
+    }
+
+    async fn prepare_mounts(
+        &self,
+        pod: &PodStart<'_>,
+        container: &Container,
+        planned: Vec<mounts::PlannedMount>,
+    ) -> Result<Vec<v1::Mount>, String> {
+        let files = &*self.inner.deps.files;
+        let mut all = Vec::with_capacity(planned.len() + 2);
+        for mounts::PlannedMount {
+            mut mount,
+            sub_path,
+        } in planned
+        {
+            if let Some(sub) = sub_path {
+                let path = mounts::resolve(files, &sub).await.map_err(|error| {
+                    // What lies on the node is none of the pod's business.
+                    tracing::error!(pod = %pod.pod_ref, podUID = %pod.pod_ref.uid, containerName = container.name, volumeMountName = sub.volume, %error, "Failed to prepare subPath for volumeMount of the container");
+                    format!(
+                        "failed to prepare subPath for volumeMount {:?} of container {:?}",
+                        sub.volume, container.name
+                    )
+                })?;
+                mount.host_path = path.to_string_lossy().into_owned();
+            }
+            all.push(mount);
+        }
+        let own_hosts = all.iter().any(|m| m.container_path == hosts::ETC_HOSTS);
+        if !own_hosts && (!pod.ips.is_empty() || is_host_network(pod.pod)) {
+            all.push(self.hosts_mount(pod).await?);
+        }
+        all.extend(self.termination_message_mount(pod, container).await);
+        Ok(all)
+    }
+
+    async fn hosts_mount(&self, pod: &PodStart<'_>) -> Result<v1::Mount, String> {
+        let files = &*self.inner.deps.files;
+        let config = &self.inner.config;
+        let spec = pod.pod.spec.as_ref();
+        let aliases = spec
+            .and_then(|s| s.host_aliases.as_deref())
+            .unwrap_or_default();
+        let text = if is_host_network(pod.pod) {
+            let node_file = &config.paths.node_hosts;
+            let bytes = files.read(node_file, HOSTS_LIMIT).await;
+            let bytes = bytes.map_err(|e| format!("open {}: {e}", node_file.display()))?;
+            hosts::of_node(&String::from_utf8_lossy(&bytes), aliases)
+        } else {
+            let name = pod_hostname(pod.pod, &config.dns.cluster_domain)?;
+            hosts::managed(&pod.ips, &name.hostname, &name.domain, aliases)
+        };
+        let path = config.paths.root.etc_hosts(&pod.pod_ref.uid);
+        write_if_changed(files, &path, text.as_bytes())
+            .await
+            .map_err(|e| format!("open {}: {e}", path.display()))?;
+        Ok(v1::Mount {
+            container_path: hosts::ETC_HOSTS.into(),
+            host_path: path.to_string_lossy().into_owned(),
+            ..v1::Mount::default()
+        })
+    }
+
+    /// A file of its own for each instance. Without it the container runs all the same.
+    async fn termination_message_mount(
+        &self,
+        pod: &PodStart<'_>,
+        container: &Container,
+    ) -> Option<v1::Mount> {
+        let inside = container.termination_message_path.as_deref();
+        let inside = inside.filter(|p| !p.is_empty())?;
+        let Paths { root, .. } = &self.inner.config.paths;
+        let dir = root.container(&pod.pod_ref.uid, &container.name);
+        let path = dir.join(self.fresh_name(pod, &container.name));
+        let files = &self.inner.deps.files;
+        let made = async {
+            files.create_dir_all(&dir, POD_DIR_MODE).await?;
+            files.touch(&path, 0o666).await
+        };
+        if let Err(error) = made.await {
+            tracing::error!(pod = %pod.pod_ref, podUID = %pod.pod_ref.uid, path = %path.display(), %error, "Error on creating termination-log file");
+            return None;
+        }
+        let slash = if inside.starts_with('/') { "" } else { "/" };
+        Some(v1::Mount {
+            container_path: format!("{slash}{inside}"),
+            host_path: path.to_string_lossy().into_owned(),
+            ..v1::Mount::default()
+        })
+    }
+
+    /// Eight hex digits that no earlier instance had: the moment goes into them.
+    fn fresh_name(&self, pod: &PodStart<'_>, container: &str) -> String {
+        let seed = self.inner.config.seed;
+        let now = self.inner.deps.clock.now().as_nanosecond();
+        let text = format!("{seed}/{now}/{}/{container}", pod.pod_ref.uid);
+        format!("{:08x}", hash::fnv1a32(text.bytes()))
+    }
+
+    async fn create_and_start(
+        &self,
+        pod: &mut PodStart<'_>,
+        what: &Starting<'_>,
+        config: v1::ContainerConfig,
+    ) -> Result<ContainerId, StartFailure> {
+        let runtime = &self.inner.deps.runtime;
+        let recorder = &self.inner.deps.recorder;
+        let subject = what.subject(&pod.pod_ref);
+        pod.acted = true;
+        let sandbox = pod.sandbox_id.as_str();
+        let created = runtime.create_container(sandbox, config, pod.sandbox.clone());
+        let id: ContainerId = match created.await {
+            Ok(id) => id.into(),
+            Err(error) => {
+                self.failed(pod, what, &format!("Error: {}", error.message));
+                return Err(failure(start::CREATE_CONTAINER_ERROR, error.message));
+            }
+        };
+        recorder.normal(subject.clone(), reason::CREATED, "Container created");
+        if let Err(error) = runtime.start_container(id.as_str()).await {
+            // An id in the text would make every event a new one.
+            let name = &what.container.name;
+            let message = format!("Error: {}", error.message).replace(id.as_str(), name);
+            self.failed(pod, what, &message);
+            return Err(failure(start::RUN_CONTAINER_ERROR, error.message));
+        }
+        recorder.normal(subject, reason::STARTED, "Container started");
+        Ok(id)
+    }
+
+    /// The link log collectors follow; none to a log that is not there.
+    async fn link_log(
+        &self,
+        pod: &PodStart<'_>,
+        what: &Starting<'_>,
+        id: &ContainerId,
+        log_path: &str,
+    ) {
+        let files = &self.inner.deps.files;
+        let log = Path::new(&pod.sandbox.log_directory).join(log_path);
+        match files.stat(&log).await {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return,
+            _ => {}
+        }
+        let dir = &self.inner.config.paths.container_logs;
+        let link = paths::legacy_log_symlink(dir, &pod.pod_ref, &what.container.name, id);
+        let mut linked = files.symlink(&log, &link).await;
+        if linked
+            .as_ref()
+            .is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        {
+            let made = files.create_dir_all(dir, LOG_DIR_MODE).await;
+            linked = match made {
+                Ok(()) => files.symlink(&log, &link).await,
+                Err(error) => Err(error),
+            };
+        }
+        if let Err(error) = linked {
+            tracing::error!(path = %link.display(), containerID = %id, %error, "Failed to create legacy symbolic link");
+        }
+    }
+
+    async fn post_start(
+        &self,
+        pod: &mut PodStart<'_>,
+        what: &Starting<'_>,
+        id: &ContainerId,
+    ) -> Result<(), StartFailure> {
+        let container = what.container;
+        let lifecycle = container.lifecycle.as_ref();
+        let Some(handler) = lifecycle.and_then(|l| l.post_start.as_ref()) else {
+            return Ok(());
+        };
+        pod.gate.leave();
+        let host_ip = self.inner.config.node.host_ips.first();
+        let host_ip = host_ip.filter(|_| is_host_network(pod.pod));
+        let ip = pod.ips.first().or(host_ip).cloned();
+        let target = HookTarget {
+            pod: &pod.pod_ref,
+            container: &container.name,
+            id,
+            ports: container.ports.as_deref().unwrap_or_default(),
+            ip: ip.as_deref(),
+        };
+        let Err(message) = self.inner.hooks.run(&target, handler).await else {
+            return Ok(());
+        };
+        tracing::error!(pod = %pod.pod_ref, podUID = %pod.pod_ref.uid, containerName = container.name, error = message, "Failed to execute PostStartHook");
+        let subject = what.subject(&pod.pod_ref);
+        let recorder = &self.inner.deps.recorder;
+        recorder.warning(
+            subject,
+            reason::FAILED_POST_START_HOOK,
+            "PostStartHook failed",
+        );
+        let cause = KillCause {
+            reason: KillReason::FailedPostStartHook,
+            message: "FailedPostStartHook".into(),
+            grace: None,
+        };
+        let job = KillJob::from_spec(pod.pod, what.kind, container, id.clone(), cause, ip);
+        if let Err(error) = self.kill_container(job).await {
+            tracing::error!(pod = %pod.pod_ref, podUID = %pod.pod_ref.uid, containerName = container.name, %error, "Failed to kill container");
+        }
+        Err(failure(start::POST_START_HOOK_ERROR, message))
+    }
+}
+
+/// Running containers keep the file they were given, so it is replaced only when it must.
+async fn write_if_changed(
+    files: &dyn krablet_linux::Files,
+    path: &Path,
+    bytes: &[u8],
+) -> io::Result<()> {
+    if let Ok(old) = files.read(path, HOSTS_LIMIT).await
+        && old == bytes
+    {
+        return Ok(());
+    }
+    let written = files
+        .write_atomic(path, bytes, hosts::HOSTS_FILE_MODE)
+        .await;
+    match (written, path.parent()) {
+        (Err(e), Some(dir)) if e.kind() == io::ErrorKind::NotFound => {
+            files.create_dir_all(dir, POD_DIR_MODE).await?;
+            files
+                .write_atomic(path, bytes, hosts::HOSTS_FILE_MODE)
+                .await
+        }
+        (written, _) => written,
+    }
+}
+
+/// The first address of the node's family, then the first of the other.
+fn family_ordered(pod_ips: &[String], host_ips: &[String]) -> Vec<String> {
+    let v6 = host_ips.first().is_some_and(|ip| ip.contains(':'));
+    let of = |v6: bool| pod_ips.iter().find(move |ip| ip.contains(':') == v6);
+    of(v6).into_iter().chain(of(!v6)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_follow_the_nodes_family() {
+        let pod = [
+            "fd00::5".to_string(),
+            "10.0.0.5".to_string(),
+            "10.0.0.6".to_string(),
+        ];
+        let v4 = ["192.0.2.1".to_string()];
+        let v6 = ["2001:db8::1".to_string()];
+        assert_eq!(family_ordered(&pod, &v4), ["10.0.0.5", "fd00::5"]);
+        assert_eq!(family_ordered(&pod, &v6), ["fd00::5", "10.0.0.5"]);
+        assert_eq!(family_ordered(&[], &v4), [""; 0]);
+    }
+}

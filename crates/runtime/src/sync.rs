@@ -1,0 +1,470 @@
+//! One sync of a pod: what the core decided, in its fixed order of work.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use krablet_core::Mono;
+use krablet_core::actions::{
+    ActionInputs, KillReason, PodActions, RemoveReason, compute_pod_actions,
+};
+use krablet_core::probe::Verdicts;
+use krablet_core::start::{CRASH_LOOP_BACK_OFF, IMAGE_PULL_BACK_OFF, StartErrors};
+use krablet_cri::v1;
+use krablet_events::{Subject, reason};
+use krablet_pod::api::{Container, Pod, PodSpec};
+use krablet_pod::containers::{self, ContainerKind};
+use krablet_pod::observed::ObservedPod;
+use krablet_pod::{ContainerId, PodRef, SandboxId};
+
+use crate::container_config::format_pod;
+use crate::dns::{self, DnsWarning, ResolvConf};
+use crate::error::RuntimeError;
+use crate::gate::{GateHold, StartClass};
+use crate::images::{PullPolicy, with_default_tag};
+use crate::kill::KillCause;
+use crate::mounts::VolumeSource;
+use crate::pod_runtime::PodRuntime;
+use crate::sandbox_config::{SandboxInputs, sandbox_config};
+use crate::security::is_host_network;
+use crate::start::{PodStart, StartFailure, Starting};
+
+const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
+const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
+
+/// One pod as it should be, and as it was seen to be.
+#[derive(Clone, Copy)]
+pub struct SyncInputs<'a> {
+    pub pod: &'a Arc<Pod>,
+    pub observed: &'a ObservedPod,
+    pub verdicts: &'a Verdicts,
+    /// Every volume of the pod, ready.
+    pub volumes: &'a [VolumeSource],
+    /// The pod's cgroup, in the form the runtime's driver wants.
+    pub cgroup_parent: &'a str,
+    /// Called once a new sandbox is there, with the pod's addresses: containers may follow much
+    /// later, if their images have to be pulled.
+    pub on_sandbox_ready: &'a (dyn Fn(&[String]) + Send + Sync),
+}
+
+#[derive(Debug, Default)]
+pub struct SyncOutcome {
+    /// The runtime was asked to change something: an observation from before is out of date.
+    pub acted: bool,
+    /// Containers that should run and do not.
+    pub start_errors: StartErrors,
+    /// The earliest end of a back-off.
+    pub retry_at: Option<Mono>,
+    /// The first thing that went wrong; a back-off is not.
+    pub error: Option<RuntimeError>,
+    /// The pod has a sandbox that containers can run in.
+    pub sandbox_ready: bool,
+    /// All containers were taken down to start over: sync again at once.
+    pub restart_all: bool,
+}
+
+impl SyncOutcome {
+    fn fail(&mut self, error: RuntimeError) {
+        self.error.get_or_insert(error);
+    }
+
+    fn not_started(&mut self, container: &str, failure: StartFailure) {
+        let StartFailure { error, retry_at } = failure;
+        self.retry_at = match (self.retry_at, retry_at) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        if !matches!(error.reason, CRASH_LOOP_BACK_OFF | IMAGE_PULL_BACK_OFF) {
+            self.fail(RuntimeError::StartContainer {
+                container: container.to_string(),
+                reason: error.reason,
+                message: error.message.clone(),
+            });
+        }
+        self.start_errors.insert(container.to_string(), error);
+    }
+}
+
+/// A sandbox to start containers in.
+struct ReadySandbox {
+    id: SandboxId,
+    config: v1::PodSandboxConfig,
+    ips: Vec<String>,
+}
+
+impl PodRuntime {
+    /// Brings a pod one step nearer to what it should be. May be dropped at any await: the next
+    /// observation shows how far it came.
+    pub async fn sync_pod(&self, inputs: SyncInputs<'_>) -> SyncOutcome {
+        let mut outcome = SyncOutcome::default();
+        if let Err(error) = self.sync(inputs, &mut outcome).await {
+            outcome.fail(error);
+        }
+        outcome
+    }
+
+    async fn sync(
+        &self,
+        inputs: SyncInputs<'_>,
+        out: &mut SyncOutcome,
+    ) -> Result<(), RuntimeError> {
+        let default = PodSpec::default();
+        let spec = inputs.pod.spec.as_ref().unwrap_or(&default);
+        let actions = compute_pod_actions(&ActionInputs {
+            pod: inputs.pod,
+            observed: inputs.observed,
+            verdicts: inputs.verdicts,
+            rules_enabled: self.inner.config.restart_rules,
+            restart_all_enabled: self.inner.config.restart_all,
+        });
+        let newest_ready = inputs.observed.sandboxes.first().is_some_and(|s| s.ready);
+        out.sandbox_ready = newest_ready && !actions.kill_pod;
+        self.take_down(&inputs, &actions, out).await?;
+        if !actions.create_sandbox && !actions.starts_anything() {
+            return Ok(());
+        }
+        let mut gate = GateHold::new(self.inner.gate.clone());
+        let work = starts(spec, &actions);
+        let images = self.look_for_images(&work).await;
+        let sandbox = self
+            .ready_sandbox(&inputs, &actions, &work, &images, &mut gate, out)
+            .await?;
+        let mut pod = PodStart {
+            pod: inputs.pod,
+            pod_ref: PodRef::of(inputs.pod),
+            observed: inputs.observed,
+            volumes: inputs.volumes,
+            sandbox_id: sandbox.id,
+            sandbox: sandbox.config,
+            ips: sandbox.ips,
+            images,
+            gate,
+            acted: out.acted,
+        };
+        self.start_all(&mut pod, &work, out).await;
+        out.acted = pod.acted;
+        Ok(())
+    }
+
+    /// Kills and removals; the first that fails ends the sync.
+    async fn take_down(
+        &self,
+        inputs: &SyncInputs<'_>,
+        actions: &PodActions,
+        out: &mut SyncOutcome,
+    ) -> Result<(), RuntimeError> {
+        let observed = inputs.observed;
+        if actions.create_sandbox && actions.sandbox_id.is_some() {
+            let subject = Subject::Pod(PodRef::of(inputs.pod));
+            let text = "Pod sandbox changed, it will be killed and re-created.";
+            let recorder = &self.inner.deps.recorder;
+            recorder.normal(subject, reason::SANDBOX_CHANGED, text);
+        }
+        if actions.kill_pod {
+            // A pod that has ended is left in peace; old sandboxes make room for a new one.
+            if observed.is_alive() || (actions.create_sandbox && !observed.sandboxes.is_empty()) {
+                out.acted = true;
+                self.kill_pod(Some(inputs.pod), observed, None).await?;
+            }
+        } else {
+            for doomed in &actions.to_kill {
+                let cause = KillCause {
+                    reason: doomed.reason,
+                    message: doomed.message.clone(),
+                    grace: None,
+                };
+                out.acted = true;
+                self.kill_observed(inputs, &doomed.id, cause).await?;
+            }
+        }
+        for doomed in &actions.to_remove {
+            out.acted = true;
+            if doomed.kill {
+                let cause = KillCause {
+                    reason: KillReason::RestartAll,
+                    message: "killing".into(),
+                    grace: Some(0),
+                };
+                self.kill_observed(inputs, &doomed.id, cause).await?;
+            }
+            let removed = self.remove_container(&doomed.id).await;
+            removed.map_err(|source| RuntimeError::RemoveContainer {
+                container: doomed.name.clone(),
+                source,
+            })?;
+            out.restart_all |= doomed.reason == RemoveReason::RestartAll;
+        }
+        self.trim_init(inputs, &actions.init_to_trim, out).await;
+        Ok(())
+    }
+
+    async fn kill_observed(
+        &self,
+        inputs: &SyncInputs<'_>,
+        id: &ContainerId,
+        cause: KillCause,
+    ) -> Result<(), RuntimeError> {
+        let Some(seen) = inputs.observed.container(id) else {
+            return Ok(());
+        };
+        let job = self.kill_job(Some(inputs.pod), inputs.observed, seen, cause);
+        self.kill_container(job).await
+    }
+
+    /// Finished init containers beyond the newest; what fails here is left to garbage collection.
+    async fn trim_init(&self, inputs: &SyncInputs<'_>, ids: &[ContainerId], out: &mut SyncOutcome) {
+        for seen in ids.iter().filter_map(|id| inputs.observed.container(id)) {
+            out.acted = true;
+            let pod = &inputs.observed.pod;
+            if let Err(error) = self.remove_container_and_logs(pod, seen).await {
+                tracing::error!(pod = %pod, podUID = %pod.uid, containerName = &*seen.name, %error, "Failed to remove pod init container");
+            }
+        }
+    }
+
+    /// Images of the starts that are on the node, so that those that are come first. What cannot
+    /// be told now is asked again when its turn comes.
+    async fn look_for_images(&self, work: &[Start<'_>]) -> BTreeMap<String, v1::Image> {
+        let mut found = BTreeMap::new();
+        for start in work {
+            let name = start.container.image.as_deref().unwrap_or_default();
+            let never_pulled = start.starting().pull_policy() != PullPolicy::Always;
+            let Ok(full) = with_default_tag(name) else {
+                continue;
+            };
+            if never_pulled
+                && !found.contains_key(name)
+                && let Ok(Some(image)) = self.inner.images.look(&full).await
+            {
+                found.insert(name.to_string(), image);
+            }
+        }
+        found
+    }
+
+    async fn ready_sandbox(
+        &self,
+        inputs: &SyncInputs<'_>,
+        actions: &PodActions,
+        work: &[Start<'_>],
+        images: &BTreeMap<String, v1::Image>,
+        gate: &mut GateHold,
+        out: &mut SyncOutcome,
+    ) -> Result<ReadySandbox, RuntimeError> {
+        let pod_ref = PodRef::of(inputs.pod);
+        let (config, warnings) = match self.sandbox_config(inputs, actions.attempt).await {
+            Ok(config) => config,
+            Err(message) => {
+                if actions.create_sandbox {
+                    self.sandbox_failed(&pod_ref, &message);
+                }
+                let pod = format_pod(&pod_ref);
+                return Err(RuntimeError::SandboxConfig { pod, message });
+            }
+        };
+        if !actions.create_sandbox {
+            let Some(id) = actions.sandbox_id.clone() else {
+                let message = "there is no sandbox to start containers in".into();
+                let pod = format_pod(&pod_ref);
+                return Err(RuntimeError::SandboxConfig { pod, message });
+            };
+            return Ok(ReadySandbox {
+                id,
+                config,
+                ips: inputs.observed.ips().to_vec(),
+            });
+        }
+        self.tell_dns_warnings(&pod_ref, warnings);
+        let cached = work.iter().all(|start| {
+            let name = start.container.image.as_deref().unwrap_or_default();
+            images.contains_key(name)
+        });
+        gate.enter(match cached {
+            true => StartClass::Cached,
+            false => StartClass::Uncached,
+        })
+        .await;
+        out.acted = true;
+        self.inner.count(|c| c.started_pods += 1);
+        let created = self.create_sandbox(inputs.pod, &pod_ref, &config).await;
+        let (id, ips) =
+            created.inspect_err(|_| self.inner.count(|c| c.started_pods_errors += 1))?;
+        out.sandbox_ready = true;
+        (inputs.on_sandbox_ready)(&ips);
+        Ok(ReadySandbox { id, config, ips })
+    }
+
+    async fn sandbox_config(
+        &self,
+        inputs: &SyncInputs<'_>,
+        attempt: u32,
+    ) -> Result<(v1::PodSandboxConfig, Vec<DnsWarning>), String> {
+        let config = &self.inner.config;
+        let host = match &config.dns.resolv_conf {
+            Some(path) => {
+                let files = &self.inner.deps.files;
+                let bytes = files.read(path, dns::RESOLV_CONF_LIMIT).await;
+                let bytes = bytes.map_err(|e| format!("open {}: {e}", path.display()))?;
+                dns::parse_resolv_conf(&String::from_utf8_lossy(&bytes)).map_err(|e| {
+                    format!("Encountered error while parsing resolv conf file. Error: {e}")
+                })?
+            }
+            None => ResolvConf::default(),
+        };
+        let (dns, warnings) = dns::pod_dns(inputs.pod, &config.dns, &config.node.host_ips, &host);
+        let sandbox = sandbox_config(SandboxInputs {
+            pod: inputs.pod,
+            attempt,
+            cgroup_parent: inputs.cgroup_parent,
+            dns,
+            config,
+        })?;
+        Ok((sandbox, warnings))
+    }
+
+    fn tell_dns_warnings(&self, pod: &PodRef, warnings: Vec<DnsWarning>) {
+        let recorder = &self.inner.deps.recorder;
+        let subject = Subject::Pod(pod.clone());
+        for warning in warnings {
+            match warning {
+                DnsWarning::MissingClusterDns => {
+                    let text = dns::MISSING_CLUSTER_DNS;
+                    recorder.warning(Subject::Node, MISSING_CLUSTER_DNS, text);
+                    let text = format!("pod: {:?}. {text}", format_pod(pod));
+                    recorder.warning(subject.clone(), MISSING_CLUSTER_DNS, text);
+                }
+                DnsWarning::Forming(text) => {
+                    recorder.warning(subject.clone(), DNS_CONFIG_FORMING, text);
+                }
+            }
+        }
+    }
+
+    fn sandbox_failed(&self, pod: &PodRef, why: &str) {
+        let text = format!("Failed to create pod sandbox: {why}");
+        let recorder = &self.inner.deps.recorder;
+        recorder.warning(
+            Subject::Pod(pod.clone()),
+            reason::FAILED_CREATE_POD_SANDBOX,
+            text,
+        );
+    }
+
+    async fn create_sandbox(
+        &self,
+        pod: &Pod,
+        pod_ref: &PodRef,
+        config: &v1::PodSandboxConfig,
+    ) -> Result<(SandboxId, Vec<String>), RuntimeError> {
+        let deps = &self.inner.deps;
+        let log_dir = std::path::PathBuf::from(&config.log_directory);
+        if let Err(source) = deps.files.create_dir_all(&log_dir, 0o755).await {
+            self.sandbox_failed(pod_ref, &source.to_string());
+            return Err(RuntimeError::File {
+                path: log_dir,
+                source,
+            });
+        }
+        let id = match deps.runtime.run_pod_sandbox(config.clone(), "").await {
+            Ok(id) => id,
+            Err(source) => {
+                self.sandbox_failed(pod_ref, &source.to_string());
+                return Err(RuntimeError::CreateSandbox {
+                    pod: format_pod(pod_ref),
+                    source,
+                });
+            }
+        };
+        let status = match deps.runtime.pod_sandbox_status(&id).await {
+            Ok(status) => status,
+            Err(error) => {
+                let text = format!("Unable to get pod sandbox status: {error}");
+                let subject = Subject::Pod(pod_ref.clone());
+                deps.recorder
+                    .warning(subject, reason::FAILED_POD_SANDBOX_STATUS, text);
+                return Err(RuntimeError::SandboxStatus(error));
+            }
+        };
+        let ips = match is_host_network(pod) {
+            true => Vec::new(),
+            false => sandbox_ips(&status),
+        };
+        Ok((id.into(), ips))
+    }
+
+    /// Ephemeral, init, regular; a failed init container that is no sidecar ends it.
+    async fn start_all(&self, pod: &mut PodStart<'_>, work: &[Start<'_>], out: &mut SyncOutcome) {
+        for start in work {
+            let Err(failed) = self.start_container(pod, &start.starting()).await else {
+                continue;
+            };
+            let name = &start.container.name;
+            let why = &failed.error;
+            if why.reason != CRASH_LOOP_BACK_OFF {
+                self.inner
+                    .count(|c| c.container_failed(start.kind, why.reason));
+            }
+            tracing::info!(pod = %pod.pod_ref, podUID = %pod.pod_ref.uid, containerName = name, reason = why.reason, containerMessage = why.message, "Container start failed in pod");
+            out.not_started(name, failed);
+            if start.kind == ContainerKind::Init && !containers::is_sidecar(&start.container) {
+                return;
+            }
+        }
+    }
+}
+
+/// A container to start.
+struct Start<'a> {
+    kind: ContainerKind,
+    container: std::borrow::Cow<'a, Container>,
+    target: Option<&'a str>,
+}
+
+impl Start<'_> {
+    fn starting(&self) -> Starting<'_> {
+        Starting {
+            kind: self.kind,
+            container: &self.container,
+            target: self.target,
+        }
+    }
+}
+
+/// All starts of a sync, in their order.
+fn starts<'a>(spec: &'a PodSpec, actions: &PodActions) -> Vec<Start<'a>> {
+    use std::borrow::Cow;
+    let ephemeral = containers::ephemeral_containers(spec);
+    let ephemeral = actions.ephemeral_to_start.iter().filter_map(|i| {
+        let e = ephemeral.get(*i)?;
+        Some(Start {
+            kind: ContainerKind::Ephemeral,
+            container: Cow::Owned(containers::ephemeral_as_container(e)),
+            target: e.target_container_name.as_deref(),
+        })
+    });
+    let borrowed = |kind, container: &'a Container| Start {
+        kind,
+        container: Cow::Borrowed(container),
+        target: None,
+    };
+    let init = containers::init_containers(spec);
+    let init = actions.init_to_start.iter().filter_map(|i| init.get(*i));
+    let regular = actions.regular_to_start.iter();
+    let regular = regular.filter_map(|i| spec.containers.get(*i));
+    ephemeral
+        .chain(init.map(|c| borrowed(ContainerKind::Init, c)))
+        .chain(regular.map(|c| borrowed(ContainerKind::Regular, c)))
+        .collect()
+}
+
+/// Primary address first; none at all if one of them is no address.
+fn sandbox_ips(status: &v1::PodSandboxStatus) -> Vec<String> {
+    let Some(network) = &status.network else {
+        return Vec::new();
+    };
+    let primary = Some(&network.ip).filter(|ip| !ip.is_empty());
+    let more = network.additional_ips.iter().map(|ip| &ip.ip);
+    let all: Vec<String> = primary.into_iter().chain(more).cloned().collect();
+    let valid = all.iter().all(|ip| ip.parse::<IpAddr>().is_ok());
+    if valid { all } else { Vec::new() }
+}

@@ -1,0 +1,255 @@
+//! One pod on an in-memory node: a runtime room with everything around it made up.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use krablet_core::probe::Verdicts;
+use krablet_events::Recorder;
+use krablet_linux::WallClock;
+use krablet_net::{GrpcHealth, HttpGet, HttpResponse, Net, NetError};
+use krablet_pod::api::{Container, Lifecycle, LifecycleHandler, Pod, PodSpec};
+use krablet_pod::observed::ObservedPod;
+use krablet_pod::paths::RootDir;
+use krablet_pod::{PodRef, Ticket};
+use krablet_runtime::{
+    DnsSettings, ImageSettings, NodeFacts, Paths, PodRuntime, ResourceSettings, RuntimeConfig,
+    RuntimeDeps, SyncInputs, SyncOutcome, VolumeSource,
+};
+
+use crate::files::MemFiles;
+use crate::world::World;
+
+struct Clock(World);
+
+impl WallClock for Clock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanosecond(i128::from(self.0.wall())).unwrap()
+    }
+}
+
+/// Answers HTTP GETs from a list; anything else is connection refused.
+#[derive(Default)]
+pub struct FakeNet {
+    pub asked: Mutex<Vec<HttpGet>>,
+    pub answers: Mutex<BTreeMap<String, Result<u16, NetError>>>,
+}
+
+#[async_trait]
+impl Net for FakeNet {
+    async fn http_get(&self, request: HttpGet) -> Result<HttpResponse, NetError> {
+        let answer = self.answers.lock().unwrap().get(&request.url).cloned();
+        self.asked.lock().unwrap().push(request);
+        let refused = Err(NetError::Failed("connection refused".into()));
+        let status = answer.unwrap_or(refused)?;
+        Ok(HttpResponse {
+            status,
+            location: None,
+            body: Vec::new(),
+            truncated: false,
+            content_type: None,
+        })
+    }
+
+    async fn tcp_connect(&self, _: &str, _: u16, _: Duration) -> Result<(), NetError> {
+        Err(NetError::Timeout)
+    }
+
+    async fn grpc_health(
+        &self,
+        _: &str,
+        _: u16,
+        _: &str,
+        _: Duration,
+    ) -> Result<GrpcHealth, NetError> {
+        Err(NetError::Timeout)
+    }
+}
+
+pub fn config() -> RuntimeConfig {
+    RuntimeConfig {
+        paths: Paths {
+            root: RootDir::new("/root"),
+            pod_logs: "/logs/pods".into(),
+            container_logs: "/logs/containers".into(),
+            node_hosts: "/etc/hosts".into(),
+        },
+        dns: DnsSettings::default(),
+        node: NodeFacts {
+            name: "node".into(),
+            host_ips: vec!["192.0.2.1".into()],
+            memory_capacity: 1 << 32,
+            ..NodeFacts::default()
+        },
+        resources: ResourceSettings::default(),
+        images: ImageSettings::default(),
+        seccomp_default: false,
+        max_restart_back_off: Duration::from_secs(300),
+        restart_rules: true,
+        restart_all: true,
+        stop_signals: false,
+        starts_in_flight: 2,
+        seed: 7,
+    }
+}
+
+pub struct Bench {
+    pub world: World,
+    pub files: Arc<MemFiles>,
+    pub net: Arc<FakeNet>,
+    pub recorder: Recorder,
+    pub runtime: PodRuntime,
+    told: Mutex<u64>,
+}
+
+impl Bench {
+    /// Needs a tokio runtime with paused time.
+    pub fn new() -> Self {
+        Self::with(config())
+    }
+
+    pub fn with(config: RuntimeConfig) -> Self {
+        let files = Arc::new(MemFiles::default());
+        files.put("/etc/hosts", b"127.0.0.1 localhost\n");
+        let world = World::new(files.clone());
+        world.has_image("img:1");
+        let net = Arc::new(FakeNet::default());
+        let clock = Arc::new(Clock(world.clone()));
+        let recorder = {
+            let clock = clock.clone();
+            Recorder::new(move || clock.now())
+        };
+        let runtime = PodRuntime::build(
+            config,
+            RuntimeDeps {
+                runtime: Arc::new(world.clone()),
+                images: Arc::new(world.clone()),
+                files: files.clone(),
+                net: net.clone(),
+                recorder: recorder.clone(),
+                clock,
+                epoch: tokio::time::Instant::now(),
+            },
+        );
+        Self {
+            world,
+            files,
+            net,
+            recorder,
+            runtime,
+            told: Mutex::new(0),
+        }
+    }
+
+    pub fn observed(&self, pod: &Pod) -> ObservedPod {
+        self.world.observed(&PodRef::of(pod))
+    }
+
+    pub async fn sync(&self, pod: &Pod) -> SyncOutcome {
+        self.sync_with(pod, &Verdicts::new(), &[]).await
+    }
+
+    /// A first sync: the world holds one pod's things, so others are taken as never seen.
+    pub async fn sync_fresh(&self, pod: &Pod) -> SyncOutcome {
+        let observed = ObservedPod::absent(PodRef::of(pod), Ticket(1));
+        self.sync_seen(pod, &observed, &Verdicts::new(), &[]).await
+    }
+
+    pub async fn sync_with(
+        &self,
+        pod: &Pod,
+        verdicts: &Verdicts,
+        volumes: &[VolumeSource],
+    ) -> SyncOutcome {
+        self.sync_seen(pod, &self.observed(pod), verdicts, volumes)
+            .await
+    }
+
+    async fn sync_seen(
+        &self,
+        pod: &Pod,
+        observed: &ObservedPod,
+        verdicts: &Verdicts,
+        volumes: &[VolumeSource],
+    ) -> SyncOutcome {
+        let pod = Arc::new(pod.clone());
+        let inputs = SyncInputs {
+            pod: &pod,
+            observed,
+            verdicts,
+            volumes,
+            cgroup_parent: "/kubepods/besteffort/podu",
+            on_sandbox_ready: &|_| {},
+        };
+        self.runtime.sync_pod(inputs).await
+    }
+
+    /// Events since they were last asked for: `Reason: message`.
+    pub fn events(&self) -> Vec<String> {
+        let mut told = self.told.lock().unwrap();
+        let new = self.recorder.since(*told);
+        *told = new.last().map_or(*told, |e| e.sequence);
+        new.into_iter()
+            .map(|e| format!("{}: {}", e.reason, e.message))
+            .collect()
+    }
+}
+
+pub fn container(name: &str) -> Container {
+    Container {
+        name: name.into(),
+        image: Some("img:1".into()),
+        image_pull_policy: Some("IfNotPresent".into()),
+        ..Container::default()
+    }
+}
+
+pub fn sidecar(name: &str) -> Container {
+    Container {
+        restart_policy: Some("Always".into()),
+        ..container(name)
+    }
+}
+
+pub fn pod(init: Vec<Container>, regular: Vec<Container>) -> Pod {
+    let mut pod = Pod {
+        spec: Some(PodSpec {
+            init_containers: Some(init),
+            containers: regular,
+            dns_policy: Some("Default".into()),
+            termination_grace_period_seconds: Some(30),
+            ..PodSpec::default()
+        }),
+        ..Pod::default()
+    };
+    pod.metadata.name = Some("web".into());
+    pod.metadata.namespace = Some("ns".into());
+    pod.metadata.uid = Some("u".into());
+    pod
+}
+
+pub fn with_hooks(
+    container: Container,
+    post_start: Option<LifecycleHandler>,
+    pre_stop: Option<LifecycleHandler>,
+) -> Container {
+    Container {
+        lifecycle: Some(Lifecycle {
+            post_start,
+            pre_stop,
+            ..Lifecycle::default()
+        }),
+        ..container
+    }
+}
+
+pub fn exec(command: &str) -> LifecycleHandler {
+    LifecycleHandler {
+        exec: Some(krablet_pod::api::ExecAction {
+            command: Some(command.split(' ').map(String::from).collect()),
+        }),
+        ..LifecycleHandler::default()
+    }
+}

@@ -1,0 +1,126 @@
+//! Many pods at once: the start gate, and syncs given up half-way.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use krablet_pod::api::Pod;
+
+use crate::bench::{Bench, container, exec, pod, with_hooks};
+
+fn named(i: usize, base: &Pod) -> Pod {
+    let mut pod = base.clone();
+    pod.metadata.uid = Some(format!("u-{i}"));
+    pod.metadata.name = Some(format!("p{i}"));
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gate_bounds_starts() {
+    let bench = Bench::new();
+    bench.world.state().sandbox_takes = Duration::from_secs(1);
+    let base = pod(vec![], vec![container("a")]);
+    let pods: Vec<Pod> = (0..7).map(|i| named(i, &base)).collect();
+    let outcomes = join_all(pods.iter().map(|p| bench.sync_fresh(p))).await;
+    assert!(outcomes.iter().all(|o| o.error.is_none()));
+    let state = bench.world.state();
+    assert_eq!((state.most_starting, state.containers.len()), (2, 7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pulls_and_hooks_do_not_hold_the_gate() {
+    let bench = Bench::new();
+    bench.world.has_remote("slow:1", Duration::from_secs(3600));
+    let mut pulling = container("a");
+    pulling.image = Some("slow:1".into());
+    let pulling = pod(vec![], vec![pulling]);
+    let hooked = with_hooks(container("a"), Some(exec("sleep 3600")), None);
+    let hooked = pod(vec![], vec![hooked]);
+    let quick = pod(vec![], vec![container("a")]);
+    let slow = [
+        named(0, &pulling),
+        named(1, &pulling),
+        named(2, &hooked),
+        named(3, &hooked),
+    ];
+    let begun = bench.world.wall();
+    let slow = join_all(slow.iter().map(|p| bench.sync_fresh(p)));
+    let quick = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        bench.sync_fresh(&named(9, &quick)).await;
+        bench.world.wall() - begun
+    };
+    let (_, took) = tokio::join!(slow, quick);
+    assert_eq!(took, 1_000_000_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_whose_images_are_there_go_first() {
+    let bench = Bench::new();
+    bench.world.state().sandbox_takes = Duration::from_secs(1);
+    bench.world.has_remote("far:1", Duration::ZERO);
+    let mut far = container("a");
+    far.image = Some("far:1".into());
+    let far = pod(vec![], vec![far]);
+    let near = pod(vec![], vec![container("a")]);
+    let pods = [
+        named(0, &near),
+        named(1, &near),
+        named(2, &far),
+        named(3, &far),
+        named(4, &near),
+        named(5, &near),
+    ];
+    join_all(pods.iter().map(|p| bench.sync_fresh(p))).await;
+    let diary = bench.world.diary();
+    let sandboxes: Vec<_> = diary
+        .iter()
+        .filter_map(|l| l.strip_prefix("RunPodSandbox "))
+        .collect();
+    assert_eq!(sandboxes, ["p0/0", "p1/0", "p4/0", "p5/0", "p2/0", "p3/0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_given_up_anywhere_is_made_good_by_the_next() {
+    // Time passes only in the sandbox and the hook, so these cut at the gate, in the sandbox, in
+    // the hook, and not at all.
+    for cut in [0, 500, 1500, 60_000] {
+        let bench = Bench::new();
+        bench.world.state().sandbox_takes = Duration::from_secs(1);
+        let pod = pod(
+            vec![],
+            vec![with_hooks(container("a"), Some(exec("sleep 5")), None)],
+        );
+        let sync = tokio::time::timeout(Duration::from_millis(cut), bench.sync(&pod));
+        let _ = sync.await;
+        bench.sync(&pod).await;
+        let observed = bench.observed(&pod);
+        assert_eq!(observed.running().count(), 1, "{cut}");
+        assert_eq!(observed.ready_sandboxes().count(), 1, "{cut}");
+        assert!(!bench.sync(&pod).await.acted, "{cut}");
+        // No permit was lost: as many as ever start at a time.
+        let others: Vec<Pod> = (0..4).map(|i| named(i, &pod)).collect();
+        bench.world.state().most_starting = 0;
+        join_all(others.iter().map(|p| bench.sync_fresh(p))).await;
+        assert_eq!(bench.world.state().most_starting, 2, "{cut}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn syncs_and_kills_can_be_tasks() {
+    fn is_send<F: Future + Send>(_: &F) {}
+    let bench = Bench::new();
+    let pod = std::sync::Arc::new(pod(vec![], vec![container("a")]));
+    let observed = bench.observed(&pod);
+    let verdicts = krablet_core::probe::Verdicts::new();
+    let sync = bench.runtime.sync_pod(krablet_runtime::SyncInputs {
+        pod: &pod,
+        observed: &observed,
+        verdicts: &verdicts,
+        volumes: &[],
+        cgroup_parent: "",
+        on_sandbox_ready: &|_| {},
+    });
+    is_send(&sync);
+    let kill = bench.runtime.kill_pod(Some(&pod), &observed, None);
+    is_send(&kill);
+}
