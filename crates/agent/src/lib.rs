@@ -1,0 +1,202 @@
+//! The node agent: joins the rooms into one. Desired pods come in from the sources, observed ones
+//! from the runtime; the sync loop and its pod workers make the second like the first.
+
+mod housekeeping;
+mod mono;
+mod network;
+mod pod_set;
+mod steps;
+mod sync_loop;
+mod take_over;
+mod wakes;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use krablet_core::restart::RestartGates;
+use krablet_core::status::NodeFacts;
+use krablet_core::worker::{Periods, PodWorkers};
+use krablet_cri::{ImageService, RuntimeService};
+use krablet_events::Recorder;
+use krablet_linux::{Cgroups, Files, Mounts, WallClock};
+use krablet_net::Net;
+use krablet_observer::{Observer, ObserverConfig, ObserverDeps, ObserverHandle};
+use krablet_pod::marks::PodSource;
+use krablet_probes::{Probes, ProbesConfig, ProbesDeps, ProbesHandle};
+use krablet_runtime::{PodRuntime, RuntimeConfig, RuntimeDeps};
+use krablet_sources::{SourceSet, Sources, SourcesEnds};
+use krablet_status::StatusStore;
+use krablet_volumes::{Volumes, VolumesConfig, VolumesDeps};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+pub use mono::MonoClock;
+pub use pod_set::DesiredPods;
+pub use take_over::Adoption;
+
+use housekeeping::{Housekeeping, Places};
+use network::NetworkReadiness;
+use steps::{StepParts, Steps};
+use sync_loop::{Inputs, Parts, SyncLoop};
+
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    pub observer: ObserverConfig,
+    pub runtime: RuntimeConfig,
+    pub volumes: VolumesConfig,
+    pub periods: Periods,
+    /// The sources that must have spoken before anything unknown is removed.
+    pub sources: BTreeSet<PodSource>,
+    pub node: NodeFacts,
+    pub gates: RestartGates,
+    /// Of every random number the agent draws.
+    pub seed: u64,
+}
+
+/// The world as the agent sees it: the real one, or a simulated one.
+#[derive(Clone)]
+pub struct AgentDeps {
+    pub runtime: Arc<dyn RuntimeService>,
+    pub images: Arc<dyn ImageService>,
+    pub files: Arc<dyn Files>,
+    pub mounts: Arc<dyn Mounts>,
+    pub cgroups: Arc<dyn Cgroups>,
+    pub net: Arc<dyn Net>,
+    pub clock: Arc<dyn WallClock>,
+    pub recorder: Recorder,
+}
+
+/// What others hold of a running agent.
+#[derive(Clone)]
+pub struct AgentHandle {
+    pub desired: DesiredPods,
+    pub status: StatusStore,
+    pub observer: ObserverHandle,
+    pub probes: ProbesHandle,
+    /// Sources send what they want here.
+    pub sets: mpsc::Sender<SourceSet>,
+    /// When the sync loop last turned.
+    pub turn: watch::Receiver<Instant>,
+}
+
+/// A built agent, not yet running.
+pub struct Agent {
+    observer: Observer,
+    probes: Probes,
+    sources: Sources,
+    sync_loop: SyncLoop,
+    inputs: Inputs,
+}
+
+impl Agent {
+    pub fn build(config: AgentConfig, deps: AgentDeps) -> (Self, AgentHandle) {
+        let mono = MonoClock::start();
+        let desired = DesiredPods::default();
+        let status = StatusStore::new(config.gates);
+        let (observer, observer_handle) = krablet_observer::build(
+            config.observer,
+            ObserverDeps {
+                runtime: deps.runtime.clone(),
+                files: deps.files.clone(),
+                seed: config.seed,
+            },
+        );
+        let clock = deps.clock.clone();
+        let (probes, probes_handle) = krablet_probes::build(
+            ProbesConfig::default(),
+            ProbesDeps {
+                runtime: deps.runtime.clone(),
+                net: deps.net.clone(),
+                recorder: deps.recorder.clone(),
+                clock: Arc::new(move || clock.now()),
+                seed: config.seed,
+            },
+        );
+        let volumes = Arc::new(Volumes::new(
+            config.volumes,
+            VolumesDeps {
+                files: deps.files.clone(),
+                mounts: deps.mounts.clone(),
+            },
+        ));
+        let runtime = PodRuntime::build(
+            config.runtime,
+            RuntimeDeps {
+                runtime: deps.runtime.clone(),
+                images: deps.images.clone(),
+                files: deps.files.clone(),
+                net: deps.net.clone(),
+                recorder: deps.recorder.clone(),
+                clock: deps.clock.clone(),
+                epoch: mono.epoch(),
+            },
+        );
+        let steps = Arc::new(Steps::new(StepParts {
+            observer: observer_handle.clone(),
+            runtime,
+            volumes: volumes.clone(),
+            cgroups: deps.cgroups.clone(),
+            probes: probes_handle.clone(),
+            status: status.clone(),
+            recorder: deps.recorder.clone(),
+            network: NetworkReadiness::new(deps.runtime.clone()),
+            clock: deps.clock.clone(),
+            mono,
+            node: config.node,
+            gates: config.gates,
+        }));
+        let (sources, SourcesEnds { sets, updates }) =
+            Sources::build(deps.recorder.clone(), deps.clock.clone());
+        let turn = watch::Sender::new(Instant::now());
+        let handle = AgentHandle {
+            desired: desired.clone(),
+            status: status.clone(),
+            observer: observer_handle.clone(),
+            probes: probes_handle.clone(),
+            sets,
+            turn: turn.subscribe(),
+        };
+        let inputs = Inputs {
+            updates,
+            changes: observer_handle.take_changes(),
+            probes: probes_handle.take_updates(),
+            health: observer_handle.health(),
+        };
+        let housekeeping = Housekeeping::new(Places {
+            observer: observer_handle.clone(),
+            volumes,
+            cgroups: deps.cgroups.clone(),
+        });
+        let parts = Parts {
+            desired,
+            status,
+            observer: observer_handle,
+            probes: probes_handle,
+            steps,
+            clock: deps.clock,
+            mono,
+            sources: config.sources,
+        };
+        let workers = PodWorkers::new(config.periods);
+        let agent = Self {
+            observer,
+            probes,
+            sources,
+            sync_loop: SyncLoop::new(parts, workers, housekeeping, turn, config.seed),
+            inputs,
+        };
+        (agent, handle)
+    }
+
+    /// Runs until one of its parts ends, which none does by itself. Dropping it drops all of its
+    /// tasks, wherever they are.
+    pub async fn run(self) {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(self.observer.run());
+        tasks.spawn(self.probes.run());
+        tasks.spawn(self.sources.run());
+        tasks.spawn(self.sync_loop.run(self.inputs));
+        tasks.join_next().await;
+    }
+}

@@ -1,0 +1,380 @@
+//! The steps of a pod worker: bring a pod towards its spec, stop it, release what it held. Each is
+//! done from the start every time and may be cut off at any point; the runtime and the disk remember.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use krablet_core::Mono;
+use krablet_core::restart::RestartGates;
+use krablet_core::start::StartErrors;
+use krablet_core::status::{self, NodeFacts, StatusInputs};
+use krablet_core::worker::{Desired, Outcome, StatusOverride, Step, Work};
+use krablet_events::{Recorder, Subject, reason};
+use krablet_linux::{Cgroups, WallClock};
+use krablet_observer::ObserverHandle;
+use krablet_pod::api::{Pod, PodSpec, PodStatus};
+use krablet_pod::observed::ObservedPod;
+use krablet_pod::qos::{QosClass, qos_class};
+use krablet_pod::{PodRef, PodUid, Ticket};
+use krablet_probes::ProbesHandle;
+use krablet_runtime::{PodRuntime, SyncInputs, SyncOutcome, VolumeSource};
+use krablet_status::StatusStore;
+use krablet_volumes::{PodMounts, Volumes};
+use tokio::task::AbortHandle;
+use tracing::{debug, info, warn};
+
+use crate::housekeeping::Leftovers;
+use crate::mono::MonoClock;
+use crate::network::NetworkReadiness;
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepDone {
+    pub(crate) outcome: Outcome,
+}
+
+impl StepDone {
+    pub(crate) fn failed() -> Self {
+        Self {
+            outcome: Outcome::Failed,
+        }
+    }
+}
+
+/// What the steps work with.
+pub(crate) struct StepParts {
+    pub(crate) observer: ObserverHandle,
+    pub(crate) runtime: PodRuntime,
+    pub(crate) volumes: Arc<Volumes>,
+    pub(crate) cgroups: Arc<dyn Cgroups>,
+    pub(crate) probes: ProbesHandle,
+    pub(crate) status: StatusStore,
+    pub(crate) recorder: Recorder,
+    pub(crate) network: NetworkReadiness,
+    pub(crate) clock: Arc<dyn WallClock>,
+    pub(crate) mono: MonoClock,
+    pub(crate) node: NodeFacts,
+    pub(crate) gates: RestartGates,
+}
+
+pub(crate) struct Steps {
+    parts: StepParts,
+    /// Why containers of a pod could last not be started; what their waiting state says.
+    start_errors: Mutex<BTreeMap<PodUid, StartErrors>>,
+}
+
+impl Steps {
+    pub(crate) fn new(parts: StepParts) -> Self {
+        Self {
+            parts,
+            start_errors: Mutex::default(),
+        }
+    }
+
+    /// Does one step with what was observed after `after`.
+    pub(crate) async fn run(&self, work: Work, after: Ticket) -> StepDone {
+        let pod_ref = work.desired.pod_ref();
+        let hold = self.parts.observer.hold(&pod_ref.uid);
+        let outcome = match (&work.step, &work.desired) {
+            (Step::Sync, Desired::Spec(pod)) => self.sync(pod, &pod_ref, after).await,
+            (Step::Terminating, Desired::Spec(pod)) => {
+                self.terminating(pod, &pod_ref, &work, after).await
+            }
+            (Step::Terminated, Desired::Spec(pod)) => self.terminated(pod, &pod_ref, after).await,
+            (_, Desired::RuntimeOnly(_)) => self.terminating_runtime_only(&pod_ref, after).await,
+            (Step::TerminatingRuntime, Desired::Spec(pod)) => {
+                self.terminating(pod, &pod_ref, &work, after).await
+            }
+        };
+        drop(hold);
+        StepDone { outcome }
+    }
+
+    /// Forgets what is remembered of pods that are gone.
+    pub(crate) fn retain(&self, keep: &dyn Fn(&PodUid) -> bool) {
+        self.with_start_errors(|e| e.retain(|uid, _| keep(uid)));
+        self.parts.runtime.forget_pods(keep);
+    }
+
+    async fn observe(&self, pod: &PodRef, after: Ticket) -> Option<Arc<ObservedPod>> {
+        match self.parts.observer.newer_than(pod, after).await {
+            Ok(observed) => Some(observed),
+            Err(e) => {
+                let subject = Subject::Pod(pod.clone());
+                let message = format!("error determining status: {e}");
+                self.parts
+                    .recorder
+                    .warning(subject, reason::FAILED_SYNC, message);
+                None
+            }
+        }
+    }
+}
+
+/// The normal step.
+impl Steps {
+    async fn sync(&self, pod: &Arc<Pod>, pod_ref: &PodRef, after: Ticket) -> Outcome {
+        let Some(observed) = self.observe(pod_ref, after).await else {
+            return Outcome::Failed;
+        };
+        let status = self.store_status(pod, pod_ref, &observed, None, false);
+        if status::is_terminal(&status) {
+            return Outcome::Terminal;
+        }
+        if observed.ready_sandboxes().next().is_none()
+            && !is_host_network(pod)
+            && let Err(e) = self.parts.network.check().await
+        {
+            let message = format!("network is not ready: {e}");
+            self.warn(pod_ref, reason::NETWORK_NOT_READY, message);
+            return Outcome::NetworkNotReady;
+        }
+        let mounts = match self.parts.volumes.set_up(pod).await {
+            Ok(mounts) => mounts,
+            Err(e) => {
+                self.warn(pod_ref, reason::FAILED_MOUNT, e.to_string());
+                return Outcome::Failed;
+            }
+        };
+        self.parts.probes.set_pod(pod, &observed, &status);
+        let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
+        let qos = qos_class(pod.spec.as_ref().unwrap_or(&PodSpec::default()));
+        let result = self
+            .parts
+            .runtime
+            .sync_pod(SyncInputs {
+                pod,
+                observed: &observed,
+                verdicts: &verdicts,
+                volumes: &volume_sources(mounts),
+                cgroup_parent: &self.parts.cgroups.cgroup_parent(&pod_ref.uid, qos),
+                on_sandbox_ready: &|_| (),
+            })
+            .await;
+        self.after_runtime_sync(pod, pod_ref, &observed, result)
+    }
+
+    fn after_runtime_sync(
+        &self,
+        pod: &Arc<Pod>,
+        pod_ref: &PodRef,
+        observed: &ObservedPod,
+        result: SyncOutcome,
+    ) -> Outcome {
+        let changed = self.with_start_errors(|all| {
+            let old = all.get(&pod_ref.uid);
+            let changed = old.map_or(!result.start_errors.is_empty(), |o| {
+                *o != result.start_errors
+            });
+            if result.start_errors.is_empty() {
+                all.remove(&pod_ref.uid);
+            } else {
+                all.insert(pod_ref.uid.clone(), result.start_errors.clone());
+            }
+            changed
+        });
+        if changed {
+            // Waiting reasons are news of their own; nothing in the runtime will tell of them.
+            self.store_status(pod, pod_ref, observed, None, false);
+        }
+        if let Some(error) = &result.error {
+            debug!(pod = %pod_ref, podUID = %pod_ref.uid, err = %error, "Error syncing pod, will retry");
+        }
+        let deadline = self.deadline(pod, pod_ref);
+        match (result.retry_at, result.error, deadline) {
+            (Some(at), _, deadline) => Outcome::WaitUntil(deadline.map_or(at, |d| d.min(at))),
+            (None, Some(_), _) => Outcome::Failed,
+            (None, None, Some(deadline)) => Outcome::WaitUntil(deadline),
+            (None, None, None) => Outcome::Done,
+        }
+    }
+
+    /// When the pod's active deadline ends, on the monotonic clock.
+    fn deadline(&self, pod: &Pod, pod_ref: &PodRef) -> Option<Mono> {
+        let standing = self.parts.status.status(&pod_ref.uid);
+        let at = status::active_deadline(pod, standing.as_deref())?;
+        let left = at.duration_since(self.parts.clock.now());
+        Some(self.parts.mono.now() + left.try_into().unwrap_or_default())
+    }
+}
+
+/// The steps at a pod's end.
+impl Steps {
+    async fn terminating(
+        &self,
+        pod: &Arc<Pod>,
+        pod_ref: &PodRef,
+        work: &Work,
+        after: Ticket,
+    ) -> Outcome {
+        let Some(observed) = self.observe(pod_ref, after).await else {
+            return Outcome::Failed;
+        };
+        let status_override = work.status_override.as_deref();
+        self.store_status(pod, pod_ref, &observed, status_override, false);
+        self.parts.probes.stop_liveness_and_startup(&pod_ref.uid);
+        let killed = self
+            .parts
+            .runtime
+            .kill_pod(Some(pod), &observed, work.grace)
+            .await;
+        if let Err(e) = killed {
+            self.warn(
+                pod_ref,
+                reason::FAILED_KILL_POD,
+                format!("error killing pod: {e}"),
+            );
+            return Outcome::Failed;
+        }
+        self.parts.probes.remove(&pod_ref.uid);
+        let ticket = self.parts.observer.ticket();
+        let Some(now_observed) = self.observe(pod_ref, ticket).await else {
+            return Outcome::Failed;
+        };
+        if let Some(running) = now_observed.running().next() {
+            warn!(pod = %pod_ref, podUID = %pod_ref.uid, containerName = &*running.name, "The runtime says that a container still runs after it was stopped");
+            return Outcome::Failed;
+        }
+        self.store_status(pod, pod_ref, &now_observed, status_override, true);
+        Outcome::Done
+    }
+
+    async fn terminating_runtime_only(&self, pod_ref: &PodRef, after: Ticket) -> Outcome {
+        let Some(observed) = self.observe(pod_ref, after).await else {
+            return Outcome::Failed;
+        };
+        match self.parts.runtime.kill_pod(None, &observed, Some(1)).await {
+            Ok(()) => Outcome::Done,
+            Err(e) => {
+                self.warn(
+                    pod_ref,
+                    reason::FAILED_KILL_POD,
+                    format!("error killing pod: {e}"),
+                );
+                Outcome::Failed
+            }
+        }
+    }
+
+    async fn terminated(&self, pod: &Arc<Pod>, pod_ref: &PodRef, after: Ticket) -> Outcome {
+        let Some(observed) = self.observe(pod_ref, after).await else {
+            return Outcome::Failed;
+        };
+        self.store_status(pod, pod_ref, &observed, None, true);
+        let qos = qos_class(pod.spec.as_ref().unwrap_or(&PodSpec::default()));
+        if !self.release_volumes(&pod_ref.uid).await
+            || !self.release_cgroup(&pod_ref.uid, qos).await
+        {
+            return Outcome::Failed;
+        }
+        self.parts.status.terminate(pod, self.parts.clock.now());
+        Outcome::Done
+    }
+
+    /// Volumes and directories. True if all of it is gone.
+    async fn release_volumes(&self, uid: &PodUid) -> bool {
+        let released = self.parts.volumes.tear_down(uid).await;
+        if let Err(e) = &released {
+            warn!(podUID = %uid, err = %e, "Could not release the volumes of a pod, will retry");
+        }
+        released.is_ok()
+    }
+
+    async fn release_cgroup(&self, uid: &PodUid, qos: QosClass) -> bool {
+        let removed = self.parts.cgroups.remove(uid, qos).await;
+        if let Err(e) = &removed {
+            warn!(podUID = %uid, err = %e, "Could not remove the cgroup of a pod, will retry");
+        }
+        removed.is_ok()
+    }
+
+    /// The same for pods that ended under an earlier agent.
+    pub(crate) async fn release_leftovers(&self, leftovers: Leftovers) {
+        for uid in leftovers.directories {
+            info!(podUID = %uid, "Removing the directory of a pod that is gone");
+            self.release_volumes(&uid).await;
+        }
+        for (uid, qos) in leftovers.cgroups {
+            info!(podUID = %uid, "Removing the cgroup of a pod that is gone");
+            self.release_cgroup(&uid, qos).await;
+        }
+    }
+
+    /// Cuts a step off: stopping may begin anew with less grace, and a sync ends at its next safe point.
+    pub(crate) fn cancel(&self, uid: &PodUid, abort: &AbortHandle) {
+        debug!(podUID = %uid, "Cancelling the step in flight");
+        abort.abort();
+    }
+}
+
+/// Statuses.
+impl Steps {
+    fn store_status(
+        &self,
+        pod: &Arc<Pod>,
+        pod_ref: &PodRef,
+        observed: &ObservedPod,
+        status_override: Option<&StatusOverride>,
+        terminal: bool,
+    ) -> PodStatus {
+        let start_errors =
+            self.with_start_errors(|e| e.get(&pod_ref.uid).cloned().unwrap_or_default());
+        let now = self.parts.clock.now();
+        let mut generated = PodStatus::default();
+        self.parts.status.update(pod, now, |old| {
+            // Read here, where no verdict can slip in between and be written over.
+            let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
+            let mut new = status::generate(&StatusInputs {
+                pod,
+                observed,
+                old,
+                start_errors: &start_errors,
+                verdicts: &verdicts,
+                terminal,
+                ready_to_start: None,
+                deadline_exceeded: status::deadline_exceeded(pod, old, now),
+                node: &self.parts.node,
+                log_restart_counts: &BTreeMap::new(),
+                gates: self.parts.gates,
+            });
+            if let Some(o) = status_override {
+                new.phase = Some(o.phase.to_owned());
+                new.reason = Some(o.reason.clone());
+                new.message = Some(o.message.clone());
+            }
+            generated = new.clone();
+            new
+        });
+        generated
+    }
+
+    fn warn(&self, pod: &PodRef, reason: &'static str, message: String) {
+        self.parts
+            .recorder
+            .warning(Subject::Pod(pod.clone()), reason, message);
+    }
+
+    fn with_start_errors<T>(&self, f: impl FnOnce(&mut BTreeMap<PodUid, StartErrors>) -> T) -> T {
+        f(&mut self
+            .start_errors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn is_host_network(pod: &Pod) -> bool {
+    pod.spec
+        .as_ref()
+        .is_some_and(|s| s.host_network == Some(true))
+}
+
+fn volume_sources(mounts: PodMounts) -> Vec<VolumeSource> {
+    mounts
+        .into_iter()
+        .map(|(name, mounted)| VolumeSource {
+            name,
+            host_path: mounted.host_path,
+            read_only: mounted.read_only,
+        })
+        .collect()
+}

@@ -1,0 +1,355 @@
+//! The one loop in which desired and observed state meet. It owns the pod set, the workers' state
+//! machine and the wakes; whatever takes time is done by the steps it spawns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use krablet_core::merge::{Op, PodUpdate};
+use krablet_core::probe::Verdict;
+use krablet_core::worker::{Effect, Outcome, PodWorkers, Stage, Update, UpdateKind};
+use krablet_linux::WallClock;
+use krablet_observer::{Change, Changes, ObserverHandle, RuntimeHealth};
+use krablet_pod::api::Pod;
+use krablet_pod::marks::PodSource;
+use krablet_pod::{PodRef, PodUid, Ticket};
+use krablet_probes::{ProbeKind, ProbeUpdate, ProbeUpdates, ProbesHandle};
+use krablet_status::StatusStore;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
+
+use crate::housekeeping::{Findings, Housekeeping};
+use crate::mono::MonoClock;
+use crate::pod_set::DesiredPods;
+use crate::steps::{StepDone, Steps};
+use crate::wakes::Wakes;
+
+/// What the loop listens to.
+pub(crate) struct Inputs {
+    pub(crate) updates: mpsc::Receiver<PodUpdate>,
+    pub(crate) changes: Changes,
+    pub(crate) probes: ProbeUpdates,
+    pub(crate) health: watch::Receiver<RuntimeHealth>,
+}
+
+/// What the loop works with.
+pub(crate) struct Parts {
+    pub(crate) desired: DesiredPods,
+    pub(crate) status: StatusStore,
+    pub(crate) observer: ObserverHandle,
+    pub(crate) probes: ProbesHandle,
+    pub(crate) steps: Arc<Steps>,
+    pub(crate) clock: Arc<dyn WallClock>,
+    pub(crate) mono: MonoClock,
+    /// The sources that must have spoken before anything unknown is removed.
+    pub(crate) sources: BTreeSet<PodSource>,
+}
+
+/// A step in flight.
+struct Running {
+    uid: PodUid,
+    abort: AbortHandle,
+}
+
+pub(crate) struct SyncLoop {
+    parts: Parts,
+    workers: PodWorkers,
+    wakes: Wakes,
+    tasks: JoinSet<StepDone>,
+    running: BTreeMap<Id, Running>,
+    /// When each worker's last step ended: what it needs to see next is newer.
+    ended: BTreeMap<PodUid, Ticket>,
+    housekeeping: Housekeeping,
+    turn: watch::Sender<Instant>,
+    rng: StdRng,
+}
+
+impl SyncLoop {
+    pub(crate) fn new(
+        parts: Parts,
+        workers: PodWorkers,
+        housekeeping: Housekeeping,
+        turn: watch::Sender<Instant>,
+        seed: u64,
+    ) -> Self {
+        Self {
+            parts,
+            workers,
+            wakes: Wakes::default(),
+            tasks: JoinSet::new(),
+            running: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            housekeeping,
+            turn,
+            rng: StdRng::seed_from_u64(seed),
+        }
+    }
+
+    /// Turns until the sources are closed.
+    pub(crate) async fn run(mut self, mut inputs: Inputs) {
+        info!("Starting the main sync loop");
+        loop {
+            self.wait_for_runtime(&mut inputs.health).await;
+            self.turn.send_replace(Instant::now());
+            let now = self.parts.mono.now();
+            let wake_at = self.wakes.next().unwrap_or(now + Duration::from_secs(3600));
+            let wake_at = self.parts.mono.instant(wake_at);
+            tokio::select! {
+                biased;
+                Some(done) = self.tasks.join_next_with_id() => self.step_ended(done),
+                update = inputs.updates.recv() => match update {
+                    Some(update) => self.config_changed(update),
+                    None => return,
+                },
+                change = inputs.changes.next() => self.pod_observed(&change),
+                update = inputs.probes.next() => match update {
+                    Some(update) => self.probed(&update),
+                    None => return,
+                },
+                () = tokio::time::sleep_until(wake_at) => self.wake_due(),
+                findings = self.housekeeping.next() => self.clean_up(findings),
+                Ok(()) = inputs.health.changed() => {}
+            }
+        }
+    }
+
+    /// While the runtime does not answer nothing can be done for any pod; steps in flight may end.
+    async fn wait_for_runtime(&mut self, health: &mut watch::Receiver<RuntimeHealth>) {
+        let mut told = false;
+        loop {
+            let error = health.borrow_and_update().error.clone();
+            let Some(error) = error else {
+                if told {
+                    info!("The container runtime answers again");
+                }
+                return;
+            };
+            if !told {
+                warn!(err = error, "Skipping pod synchronization");
+                told = true;
+            }
+            // The loop itself is well: it waits for the runtime.
+            self.turn.send_replace(Instant::now());
+            tokio::select! {
+                biased;
+                Some(done) = self.tasks.join_next_with_id() => self.step_ended(done),
+                changed = health.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(Duration::from_secs(5)) => {}
+            }
+        }
+    }
+
+    fn config_changed(&mut self, update: PodUpdate) {
+        let names: Vec<String> = update
+            .pods
+            .iter()
+            .map(|p| PodRef::of(p).to_string())
+            .collect();
+        debug!(source = update.source.as_str(), op = update.op.as_str(), pods = ?names, "SyncLoop");
+        for pod in &update.pods {
+            match update.op {
+                Op::Add | Op::Restore => self.pod_wanted(pod, UpdateKind::Create),
+                Op::Update | Op::Delete => self.pod_wanted(pod, UpdateKind::Update),
+                Op::Reconcile => self.parts.desired.put(pod),
+                Op::Remove => self.pod_removed(pod),
+            }
+        }
+        if update.op != Op::Restore {
+            self.parts.desired.source_spoke(update.source);
+        }
+        self.housekeeping.soon();
+    }
+
+    fn pod_wanted(&mut self, pod: &Arc<Pod>, kind: UpdateKind) {
+        self.parts.desired.put(pod);
+        self.send(pod, kind);
+    }
+
+    /// The pod is gone from its source. Until every source has spoken it may only have moved to
+    /// another one; housekeeping ends it then.
+    fn pod_removed(&mut self, pod: &Arc<Pod>) {
+        self.parts.desired.remove(&PodRef::of(pod).uid);
+        if self.parts.desired.sources_ready(&self.parts.sources) {
+            self.send(pod, UpdateKind::Kill);
+        }
+    }
+
+    fn send(&mut self, pod: &Arc<Pod>, kind: UpdateKind) {
+        let uid = PodRef::of(pod).uid;
+        let observed = self.parts.observer.latest(&uid);
+        let update = Update {
+            runtime_alive: observed.is_some_and(|o| o.is_alive()),
+            ..Update::new(pod, kind)
+        };
+        let effects = self.workers.update(update);
+        self.carry_out(effects);
+    }
+
+    fn pod_observed(&mut self, change: &Change) {
+        let uid = &change.pod.uid;
+        match self.workers.stage(uid) {
+            Some(Stage::Finished) | None => self.housekeeping.soon(),
+            Some(_) => self.wake(uid),
+        }
+    }
+
+    fn probed(&mut self, update: &ProbeUpdate) {
+        let Some(pod) = self.workers.spec(&update.pod).cloned() else {
+            return;
+        };
+        let now = self.parts.clock.now();
+        let good = update.verdict == Verdict::Success;
+        let status = &self.parts.status;
+        match update.kind {
+            ProbeKind::Readiness => status.set_readiness(&pod, &update.container, good, now),
+            ProbeKind::Startup => status.set_started(&pod, &update.container, good, now),
+            ProbeKind::Liveness => update.verdict == Verdict::Failure,
+        };
+        self.wake(&update.pod);
+    }
+
+    fn wake(&mut self, uid: &PodUid) {
+        let effects = self.workers.wake(uid);
+        self.carry_out(effects);
+    }
+
+    fn wake_due(&mut self) {
+        for uid in self.wakes.take_due(self.parts.mono.now()) {
+            self.wake(&uid);
+        }
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Run(uid, work) => {
+                    self.wakes.clear(&uid);
+                    let after = self.ended.get(&uid).copied().unwrap_or_default();
+                    let steps = self.parts.steps.clone();
+                    let abort = self
+                        .tasks
+                        .spawn(async move { steps.run(*work, after).await });
+                    self.running.insert(abort.id(), Running { uid, abort });
+                }
+                Effect::Cancel(uid) => {
+                    let running = self.running.values().find(|r| r.uid == uid);
+                    if let Some(running) = running {
+                        self.parts.steps.cancel(&uid, &running.abort);
+                    }
+                }
+                Effect::WakeAt(uid, at) => self.wakes.set(&uid, at),
+                Effect::Release(_) => {}
+            }
+        }
+    }
+
+    fn step_ended(&mut self, done: Result<(Id, StepDone), JoinError>) {
+        let (id, done) = match done {
+            Ok((id, done)) => (id, Some(done)),
+            Err(e) if e.is_cancelled() => (e.id(), None),
+            Err(e) => {
+                error!(err = %e, "A pod worker step failed in an unforeseen way");
+                (e.id(), Some(StepDone::failed()))
+            }
+        };
+        let Some(Running { uid, .. }) = self.running.remove(&id) else {
+            return;
+        };
+        // Taken after the step's last runtime call, so it covers all of them.
+        self.ended.insert(uid.clone(), self.parts.observer.ticket());
+        let outcome = done.map_or(Outcome::Cancelled, |d| d.outcome);
+        let spread = self.rng.random::<f64>();
+        let now = self.parts.mono.now();
+        let effects = self.workers.completed(&uid, outcome, now, spread);
+        self.carry_out(effects);
+        match self.workers.stage(&uid) {
+            Some(Stage::Finished) | None => {
+                self.wakes.clear(&uid);
+                self.ended.remove(&uid);
+                self.housekeeping.soon();
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Housekeeping, in its order: each step a function of its own.
+impl SyncLoop {
+    fn clean_up(&mut self, findings: Findings) {
+        if !self.parts.desired.sources_ready(&self.parts.sources) {
+            // Nothing unknown may be touched while a source may still claim it.
+            return;
+        }
+        self.drop_gone_workers();
+        self.stop_probes_of_ended_pods();
+        self.drop_statuses_of_gone_pods();
+        self.start_pods_without_worker();
+        self.end_unknown_pods(&findings);
+        self.release_leftovers(findings);
+    }
+
+    fn drop_gone_workers(&mut self) {
+        let desired = self.parts.desired.clone();
+        let (_, effects) = self.workers.sync_known(|uid| desired.contains(uid));
+        self.carry_out(effects);
+        let workers = &self.workers;
+        self.ended.retain(|uid, _| workers.is_known(uid));
+    }
+
+    fn stop_probes_of_ended_pods(&self) {
+        let workers = &self.workers;
+        self.parts
+            .probes
+            .retain(&|uid| workers.stage(uid).is_some_and(|s| s < Stage::Terminated));
+    }
+
+    fn drop_statuses_of_gone_pods(&self) {
+        let keep = |uid: &PodUid| self.parts.desired.contains(uid) || self.workers.is_known(uid);
+        self.parts.status.retain(keep);
+        self.parts.steps.retain(&keep);
+    }
+
+    /// Wanted pods whose record was dropped (the UID was used again) start anew.
+    fn start_pods_without_worker(&mut self) {
+        for pod in self.parts.desired.all() {
+            if !self.workers.is_known(&PodRef::of(&pod).uid) {
+                self.send(&pod, UpdateKind::Create);
+            }
+        }
+    }
+
+    /// Pods that run without anybody wanting them.
+    fn end_unknown_pods(&mut self, findings: &Findings) {
+        for pod in &findings.alive {
+            let known = self
+                .workers
+                .stage(&pod.uid)
+                .is_some_and(|s| s != Stage::Finished);
+            if known || self.parts.desired.contains(&pod.uid) {
+                continue;
+            }
+            info!(pod = %pod, podUID = %pod.uid, "Ending a pod that no source wants");
+            let effects = self.workers.update(Update::orphan(pod.clone()));
+            self.carry_out(effects);
+        }
+    }
+
+    /// Directories and cgroups of pods that ended under an earlier agent.
+    fn release_leftovers(&mut self, findings: Findings) {
+        let mut leftovers = findings.leftovers;
+        leftovers.retain(|uid| {
+            !self.workers.is_known(uid)
+                && !self.parts.desired.contains(uid)
+                && !findings.alive.iter().any(|p| p.uid == *uid)
+        });
+        if !leftovers.is_empty() {
+            let steps = self.parts.steps.clone();
+            self.housekeeping
+                .spawn(async move { steps.release_leftovers(leftovers).await });
+        }
+    }
+}

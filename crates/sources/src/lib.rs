@@ -1,0 +1,118 @@
+//! Where desired pods come from: a directory or file of manifests, a URL. Each source delivers its
+//! whole set whenever it may have changed; one merge turns the sets into ordered updates.
+//!
+//! The API server and the checkpoint of an earlier life join here: a source is whatever sends
+//! [`SourceSet`]s into [`Sources::sets`].
+
+mod file;
+mod http;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use krablet_core::merge::{Merge, PodUpdate};
+use krablet_events::{Recorder, Subject, reason};
+use krablet_pod::PodUid;
+use krablet_pod::api::Pod;
+use krablet_pod::marks::PodSource;
+use tokio::sync::mpsc;
+
+pub use file::{FileSource, FileSourceConfig};
+pub use http::{UrlSource, UrlSourceConfig};
+pub use watch::{DirectoryWatch, InotifyWatch, WatchStream};
+
+/// Sets that wait to be merged. Each source has at most one in flight, so this never fills up.
+const SET_QUEUE: usize = 8;
+/// Updates that wait for the sync loop; a source that is ahead of it waits.
+const UPDATE_QUEUE: usize = 50;
+
+/// Where a manifest was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    File(PathBuf),
+    Url(String),
+}
+
+/// Turns a manifest's bytes into static pods of this node, or says in one line why not.
+pub type Decode = Arc<dyn Fn(&[u8], &Origin) -> Result<Vec<Pod>, String> + Send + Sync>;
+
+/// Knows the pods another agent left running on this node.
+#[async_trait::async_trait]
+pub trait TakeOver: Send + Sync {
+    /// The UID under which this very pod already runs, if its manifest has not changed since.
+    async fn running_as(&self, pod: &Pod, manifest_modified: Timestamp) -> Option<PodUid>;
+}
+
+/// The whole set of pods that a source wants now.
+#[derive(Clone, Debug)]
+pub struct SourceSet {
+    pub source: PodSource,
+    pub pods: Vec<Arc<Pod>>,
+    /// Pods of an earlier life of this agent, to hold until the source itself speaks.
+    pub restored: bool,
+}
+
+/// The merge of all sources.
+pub struct Sources {
+    merge: Merge,
+    sets: mpsc::Receiver<SourceSet>,
+    updates: mpsc::Sender<PodUpdate>,
+    recorder: Recorder,
+    clock: Arc<dyn krablet_linux::WallClock>,
+}
+
+/// The ends of the merge that others hold.
+pub struct SourcesEnds {
+    /// Sources send their sets here.
+    pub sets: mpsc::Sender<SourceSet>,
+    /// The sync loop takes ordered updates here.
+    pub updates: mpsc::Receiver<PodUpdate>,
+}
+
+impl Sources {
+    pub fn build(
+        recorder: Recorder,
+        clock: Arc<dyn krablet_linux::WallClock>,
+    ) -> (Self, SourcesEnds) {
+        let (set_sender, sets) = mpsc::channel(SET_QUEUE);
+        let (updates, update_receiver) = mpsc::channel(UPDATE_QUEUE);
+        let sources = Self {
+            merge: Merge::default(),
+            sets,
+            updates,
+            recorder,
+            clock,
+        };
+        let ends = SourcesEnds {
+            sets: set_sender,
+            updates: update_receiver,
+        };
+        (sources, ends)
+    }
+
+    /// Merges until the last source or the sync loop is gone.
+    pub async fn run(mut self) {
+        while let Some(set) = self.sets.recv().await {
+            let merged = if set.restored {
+                self.merge.restore(set.source, set.pods)
+            } else {
+                let seen = self.clock.now().to_string();
+                self.merge.set(set.source, set.pods, &seen)
+            };
+            for duplicate in merged.duplicates {
+                self.recorder.warning(
+                    Subject::Pod(duplicate.pod.clone()),
+                    reason::FAILED_VALIDATION,
+                    duplicate.message(),
+                );
+            }
+            for update in merged.updates {
+                if self.updates.send(update).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}

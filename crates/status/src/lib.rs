@@ -1,0 +1,199 @@
+//! The statuses of pods: what this node says of each. Every change goes through the accept rules of
+//! the core, so a status never goes back; readers get snapshots and a bell that rings on change.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use krablet_core::restart::RestartGates;
+use krablet_core::status::{self, AcceptInputs};
+use krablet_pod::api::{Pod, PodStatus};
+use krablet_pod::{ContainerId, PodRef, PodUid};
+use tokio::sync::watch;
+use tracing::error;
+
+/// A status as it stands, with the number of changes it has seen.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    pub status: Arc<PodStatus>,
+    /// Grows with each accepted change of this pod.
+    pub version: u64,
+    /// The pod has ended and released what it held; its object may be deleted.
+    pub finished: bool,
+}
+
+/// Clones share one store.
+#[derive(Clone)]
+pub struct StatusStore {
+    standings: Arc<Mutex<BTreeMap<PodUid, Standing>>>,
+    bell: watch::Sender<u64>,
+    gates: RestartGates,
+}
+
+impl StatusStore {
+    pub fn new(gates: RestartGates) -> Self {
+        Self {
+            standings: Arc::default(),
+            bell: watch::Sender::new(0),
+            gates,
+        }
+    }
+
+    pub fn get(&self, uid: &PodUid) -> Option<Standing> {
+        self.with(|s| s.get(uid).cloned())
+    }
+
+    pub fn status(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        self.get(uid).map(|s| s.status)
+    }
+
+    pub fn all(&self) -> BTreeMap<PodUid, Standing> {
+        self.with(|s| s.clone())
+    }
+
+    /// Rings on every accepted change; the number only tells that something changed.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.bell.subscribe()
+    }
+
+    /// Replaces a status by what `generate` makes of the one that stands. True if it changed. Nobody
+    /// else changes the status meanwhile, so `generate` must be quick and must not come back here.
+    pub fn update(
+        &self,
+        pod: &Pod,
+        now: Timestamp,
+        generate: impl FnOnce(Option<&PodStatus>) -> PodStatus,
+    ) -> bool {
+        self.change(pod, now, false, |old| Some(generate(old)))
+    }
+
+    /// The final word on a pod that has ended.
+    pub fn terminate(&self, pod: &Pod, now: Timestamp) -> bool {
+        let empty = PodStatus::default();
+        self.change(pod, now, true, |old| {
+            let base = old.or(pod.status.as_ref()).unwrap_or(&empty);
+            Some(status::terminate(base, pod))
+        })
+    }
+
+    /// A readiness verdict, ahead of the sync that will confirm it.
+    pub fn set_readiness(&self, pod: &Pod, id: &ContainerId, ready: bool, now: Timestamp) -> bool {
+        let change = |old: Option<&PodStatus>| status::with_readiness(old?, pod, id, ready);
+        self.change(pod, now, false, change)
+    }
+
+    /// A startup verdict, ahead of the sync that will confirm it.
+    pub fn set_started(&self, pod: &Pod, id: &ContainerId, started: bool, now: Timestamp) -> bool {
+        let change = |old: Option<&PodStatus>| status::with_started(old?, id, started);
+        self.change(pod, now, false, change)
+    }
+
+    /// Forgets the pods that are not to be kept.
+    pub fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
+        self.with(|s| s.retain(|uid, _| keep(uid)));
+    }
+
+    fn change(
+        &self,
+        pod: &Pod,
+        now: Timestamp,
+        terminate: bool,
+        make: impl FnOnce(Option<&PodStatus>) -> Option<PodStatus>,
+    ) -> bool {
+        let uid = PodRef::of(pod).uid;
+        let changed = self.with(|standings| {
+            let old = standings.get(&uid);
+            let Some(new) = make(old.map(|s| &*s.status)) else {
+                return false;
+            };
+            let inputs = AcceptInputs {
+                pod,
+                cached: old.map(|s| &*s.status),
+                mirror: None,
+                now,
+                terminate,
+                gates: self.gates,
+            };
+            let accepted = status::accept(&inputs, new);
+            if let Some(why) = accepted.refused {
+                error!(podUID = %uid, err = why, "Status update on pod aborted");
+            }
+            let finished = terminate || old.is_some_and(|s| s.finished);
+            let changed = accepted.changed || old.is_none_or(|s| s.finished != finished);
+            if changed {
+                let standing = Standing {
+                    status: Arc::new(accepted.status),
+                    version: old.map_or(1, |s| s.version + 1),
+                    finished,
+                };
+                standings.insert(uid, standing);
+            }
+            changed
+        });
+        if changed {
+            self.bell.send_modify(|n| *n += 1);
+        }
+        changed
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<PodUid, Standing>) -> T) -> T {
+        f(&mut self
+            .standings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use krablet_pod::api::PodSpec;
+
+    fn pod() -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some("u".into());
+        pod.spec = Some(PodSpec::default());
+        pod
+    }
+
+    fn phase(phase: &str) -> PodStatus {
+        PodStatus {
+            phase: Some(phase.into()),
+            ..PodStatus::default()
+        }
+    }
+
+    #[test]
+    fn versions_count_changes_and_the_bell_rings_for_them_alone() {
+        let store = StatusStore::new(RestartGates::default());
+        let mut bell = store.changes();
+        let now = Timestamp::UNIX_EPOCH;
+        assert!(store.update(&pod(), now, |_| phase("Pending")));
+        assert!(bell.has_changed().unwrap());
+        bell.mark_unchanged();
+        assert!(!store.update(&pod(), now, |_| phase("Pending")));
+        assert!(!bell.has_changed().unwrap());
+        assert!(store.update(&pod(), now, |_| phase("Running")));
+        assert_eq!(store.get(&"u".into()).unwrap().version, 2);
+    }
+
+    #[test]
+    fn the_last_word_finishes_a_pod_and_stays() {
+        let store = StatusStore::new(RestartGates::default());
+        let now = Timestamp::UNIX_EPOCH;
+        store.update(&pod(), now, |_| phase("Running"));
+        assert!(store.terminate(&pod(), now));
+        assert!(store.get(&"u".into()).unwrap().finished);
+        store.update(&pod(), now, |_| phase("Failed"));
+        assert!(store.get(&"u".into()).unwrap().finished);
+        store.retain(|_| false);
+        assert!(store.all().is_empty());
+    }
+
+    #[test]
+    fn verdicts_about_unknown_pods_change_nothing() {
+        let store = StatusStore::new(RestartGates::default());
+        assert!(!store.set_readiness(&pod(), &"c".into(), true, Timestamp::UNIX_EPOCH));
+        assert!(store.all().is_empty());
+    }
+}
