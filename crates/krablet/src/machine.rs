@@ -1,0 +1,112 @@
+//! What this machine is: its name, its addresses, its memory.
+
+use std::fs;
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+
+/// The node's name: what the user said, else the host's name in lower case.
+pub fn node_name(hostname_override: &str) -> Result<String> {
+    let given = hostname_override.trim();
+    let name = if given.is_empty() {
+        let uname = rustix::system::uname();
+        uname.nodename().to_string_lossy().trim().to_lowercase()
+    } else {
+        given.to_lowercase()
+    };
+    if name.is_empty() {
+        bail!("this machine has no host name: give one with --hostname-override");
+    }
+    Ok(name)
+}
+
+/// The node's addresses, at most one of each family: those given, else the first that is neither
+/// loopback nor link-local.
+pub fn host_ips(node_ip: &str) -> Result<Vec<IpAddr>> {
+    if !node_ip.is_empty() {
+        let parse = |text: &str| {
+            let text = text.trim();
+            text.parse::<IpAddr>()
+                .with_context(|| format!("--node-ip: {text:?} is no address"))
+        };
+        let ips: Vec<IpAddr> = node_ip.split(',').map(parse).collect::<Result<_>>()?;
+        // An unspecified address asks for its family only.
+        if ips.iter().all(|ip| !ip.is_unspecified()) {
+            return Ok(ips);
+        }
+    }
+    let all = getifaddrs().context("cannot read the addresses of this machine")?;
+    let mut found: Vec<IpAddr> = Vec::new();
+    for interface in all {
+        let up = interface.flags.contains(InterfaceFlags::IFF_UP);
+        let loopback = interface.flags.contains(InterfaceFlags::IFF_LOOPBACK);
+        let Some(address) = interface.address else {
+            continue;
+        };
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        let v6 = address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip()));
+        let Some(ip) = v4.or(v6) else { continue };
+        let family_taken = found.iter().any(|f| f.is_ipv4() == ip.is_ipv4());
+        if up && !loopback && !family_taken && is_routable(&ip) {
+            found.push(ip);
+        }
+    }
+    found.sort_by_key(|ip| !ip.is_ipv4());
+    Ok(found)
+}
+
+fn is_routable(ip: &IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
+        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+    }
+}
+
+/// Bytes of memory, 0 if the kernel does not tell.
+pub fn memory() -> i64 {
+    fs::read_to_string("/proc/meminfo").map_or(0, |text| total_memory(&text))
+}
+
+fn total_memory(meminfo: &str) -> i64 {
+    let kilobytes = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| {
+            rest.trim()
+                .trim_end_matches("kB")
+                .trim()
+                .parse::<i64>()
+                .ok()
+        });
+    kilobytes.unwrap_or(0).saturating_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_lower_case_and_given_ones_win() {
+        assert_eq!(node_name(" Node-1 ").unwrap(), "node-1");
+        assert!(!node_name("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn given_addresses_are_taken_as_they_are() {
+        let both: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        assert_eq!(host_ips("10.0.0.1, fd00::1").unwrap(), both);
+        let refused = host_ips("10.0.0").unwrap_err().to_string();
+        assert_eq!(refused, "--node-ip: \"10.0.0\" is no address");
+    }
+
+    #[test]
+    fn memory_is_read_from_its_line() {
+        assert_eq!(
+            total_memory("MemTotal:       24 kB\nMemFree: 1 kB\n"),
+            24 * 1024
+        );
+        assert_eq!(total_memory("nothing"), 0);
+    }
+}

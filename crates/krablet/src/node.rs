@@ -1,0 +1,451 @@
+//! Wiring: from a loaded configuration to a running agent, until a signal ends it.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use krablet_agent::{Adoption, Agent, AgentConfig, AgentDeps, AgentHandle};
+use krablet_config::{Gate, HostFacts, KubeletConfiguration, Loaded, validate_host};
+use krablet_core::restart::RestartGates;
+use krablet_core::status::NodeFacts;
+use krablet_core::worker::Periods;
+use krablet_cri::{CallLog, Deadlines, Endpoint, ImageClient, RuntimeClient, RuntimeService};
+use krablet_events::{Recorder, Subject, reason};
+use krablet_linux::{
+    CgroupDriver, CgroupVersion, HostCgroups, HostFiles, HostMounts, SystemClock, WallClock,
+};
+use krablet_manifest::Place;
+use krablet_net::HostNet;
+use krablet_observer::ObserverConfig;
+use krablet_pod::marks::PodSource;
+use krablet_pod::paths::RootDir;
+use krablet_runtime::{
+    DnsSettings, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings, RuntimeConfig,
+};
+use krablet_server::Listener;
+use krablet_sources::{
+    Decode, FileSource, FileSourceConfig, InotifyWatch, Origin, UrlSource, UrlSourceConfig,
+};
+use krablet_volumes::VolumesConfig;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use crate::view::AgentView;
+use crate::{control_socket, lock, machine, run_once};
+
+/// What is known of the machine before anything is built.
+struct Machine {
+    name: String,
+    ips: Vec<IpAddr>,
+    memory: i64,
+    cores: usize,
+}
+
+/// Runs the agent until SIGTERM or SIGINT, or until a run-once has ended.
+pub async fn run(loaded: Loaded) -> Result<ExitCode> {
+    let config = &loaded.config;
+    if !loaded.flags.kubeconfig.is_empty() || !loaded.flags.bootstrap_kubeconfig.is_empty() {
+        bail!(
+            "this version of krablet runs standalone: start it without --kubeconfig and --bootstrap-kubeconfig"
+        );
+    }
+    let machine = Machine {
+        name: machine::node_name(&loaded.flags.hostname_override)?,
+        ips: machine::host_ips(&loaded.flags.node_ip)?,
+        memory: machine::memory(),
+        cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
+    };
+    let root = prepare_root(&loaded.flags.root_dir)?;
+    let _lock = lock::take(&root.path().join("krablet.lock"))?;
+    let clock: Arc<dyn WallClock> = Arc::new(SystemClock);
+    let event_clock = clock.clone();
+    let recorder = Recorder::new(move || event_clock.now());
+
+    let calls = CallLog::default();
+    let (client, images) = connect(config, &calls)?;
+    let runtime_name = runtime_name(&client).await;
+    let cgroups = cgroups(config, &client).await?;
+    check_host(config, &cgroups)?;
+    let deps = AgentDeps {
+        runtime: Arc::new(client),
+        images: Arc::new(images),
+        files: Arc::new(HostFiles),
+        mounts: Arc::new(HostMounts),
+        cgroups: cgroups.clone(),
+        net: Arc::new(HostNet::new().context("cannot set up TLS")?),
+        clock: clock.clone(),
+        recorder: recorder.clone(),
+    };
+    let agent_config = agent_config(&loaded, &machine, &root, runtime_name, &cgroups)?;
+    let sources = agent_config.sources.clone();
+    let (agent, handle) = Agent::build(agent_config, deps.clone());
+    recorder.normal(Subject::Node, reason::STARTING, "Starting krablet.");
+
+    let mut tasks = JoinSet::new();
+    tasks.spawn(agent.run());
+    start_sources(config, &machine, &root, &deps, &handle, &mut tasks);
+    let view = Arc::new(AgentView::new(
+        handle.clone(),
+        recorder,
+        clock,
+        calls,
+        &machine.name,
+        config,
+    ));
+    open_doors(config, &root, view, &mut tasks).await?;
+    notify_ready();
+
+    if config.sources.run_once {
+        return Ok(run_once::wait(&handle, &sources).await);
+    }
+    wait_for_end(&mut tasks).await
+}
+
+/// Until a signal, or until a part of the agent ends, which none does by itself.
+async fn wait_for_end(tasks: &mut JoinSet<()>) -> Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    tokio::select! {
+        biased;
+        _ = terminate.recv() => info!("SIGTERM: stopping; the pods go on"),
+        _ = interrupt.recv() => info!("SIGINT: stopping; the pods go on"),
+        ended = tasks.join_next() => match ended {
+            Some(Err(e)) => bail!("a part of the agent failed: {e}"),
+            _ => bail!("a part of the agent ended"),
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prepare_root(root_dir: &str) -> Result<RootDir> {
+    let path = PathBuf::from(root_dir);
+    std::fs::create_dir_all(&path)
+        .with_context(|| format!("--root-dir: cannot create {}", path.display()))?;
+    let path = path
+        .canonicalize()
+        .with_context(|| format!("--root-dir: cannot resolve {}", path.display()))?;
+    Ok(RootDir::new(path))
+}
+
+/// Clients of the runtime and of the image service, which are mostly one.
+fn connect(config: &KubeletConfiguration, calls: &CallLog) -> Result<(RuntimeClient, ImageClient)> {
+    let runtime = &config.runtime;
+    let endpoint =
+        Endpoint::parse(&runtime.container_runtime_endpoint).context("containerRuntimeEndpoint")?;
+    let image_endpoint = match runtime.image_service_endpoint.as_str() {
+        "" => endpoint.clone(),
+        other => Endpoint::parse(other).context("imageServiceEndpoint")?,
+    };
+    let mut deadlines = Deadlines::default();
+    if let Some(request) = runtime.runtime_request_timeout.to_std() {
+        deadlines.request = request;
+    }
+    Ok((
+        RuntimeClient::new(&endpoint, deadlines, calls.clone()),
+        ImageClient::new(&image_endpoint, deadlines, calls.clone()),
+    ))
+}
+
+/// The scheme of container ids. The runtime may still be starting; it is asked for a while.
+async fn runtime_name(client: &dyn RuntimeService) -> String {
+    let mut told = false;
+    loop {
+        match client.version().await {
+            Ok(version) => {
+                info!(
+                    runtime = version.runtime_name,
+                    version = version.runtime_version,
+                    "The container runtime answers"
+                );
+                return version.runtime_name;
+            }
+            Err(e) if !told => {
+                warn!(err = %e, "The container runtime does not answer yet, waiting for it");
+                told = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// The runtime's own cgroup driver counts; the configured one is for runtimes that cannot tell.
+async fn cgroups(
+    config: &KubeletConfiguration,
+    client: &dyn RuntimeService,
+) -> Result<Arc<HostCgroups>> {
+    let cgroups = &config.cgroups;
+    let told = client
+        .runtime_config()
+        .await
+        .ok()
+        .and_then(|c| c.linux)
+        .map(|l| l.cgroup_driver);
+    let driver = match told {
+        Some(0) => CgroupDriver::Systemd,
+        Some(_) => CgroupDriver::Cgroupfs,
+        None if cgroups.cgroup_driver == "systemd" => CgroupDriver::Systemd,
+        None => CgroupDriver::Cgroupfs,
+    };
+    let host = HostCgroups::detect(driver, &cgroups.cgroup_root, cgroups.cgroups_per_qos)
+        .await
+        .context("cannot read the cgroups of this machine")?;
+    Ok(Arc::new(host))
+}
+
+fn check_host(config: &KubeletConfiguration, cgroups: &HostCgroups) -> Result<()> {
+    let facts = HostFacts {
+        cgroup_v2: cgroups.version() == CgroupVersion::V2,
+    };
+    let problems = validate_host(config, facts);
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    bail!(
+        "the configuration does not fit this machine: {}",
+        lines.join("; ")
+    )
+}
+
+fn agent_config(
+    loaded: &Loaded,
+    machine: &Machine,
+    root: &RootDir,
+    runtime_name: String,
+    cgroups: &HostCgroups,
+) -> Result<AgentConfig> {
+    let config = &loaded.config;
+    let gates = RestartGates {
+        rules: loaded.gates.enabled(Gate::ContainerRestartRules),
+        restart_all: loaded
+            .gates
+            .enabled(Gate::RestartAllContainersOnContainerExits),
+    };
+    let seed = fresh_seed();
+    let mut sources = BTreeSet::new();
+    if !config.sources.static_pod_path.is_empty() {
+        sources.insert(PodSource::File);
+    }
+    if !config.sources.static_pod_url.is_empty() {
+        sources.insert(PodSource::Http);
+    }
+    Ok(AgentConfig {
+        observer: ObserverConfig::default(),
+        runtime: runtime_config(loaded, machine, root, gates, cgroups, seed),
+        volumes: VolumesConfig {
+            node_memory: u64::try_from(machine.memory).ok().filter(|m| *m > 0),
+            ..VolumesConfig::new(root.clone())
+        },
+        periods: Periods {
+            resync: config
+                .sources
+                .sync_frequency
+                .to_std()
+                .unwrap_or(Periods::default().resync),
+            ..Periods::default()
+        },
+        sources,
+        node: NodeFacts {
+            host_ips: machine.ips.clone(),
+            runtime_name,
+            recursive_read_only: false,
+        },
+        gates,
+        seed,
+    })
+}
+
+/// A number that differs from start to start.
+fn fresh_seed() -> u64 {
+    SystemClock.now().as_nanosecond() as u64 ^ u64::from(std::process::id())
+}
+
+fn runtime_config(
+    loaded: &Loaded,
+    machine: &Machine,
+    root: &RootDir,
+    gates: RestartGates,
+    cgroups: &HostCgroups,
+    seed: u64,
+) -> RuntimeConfig {
+    let config = &loaded.config;
+    let back_off = &config.runtime.crash_loop_back_off;
+    let pod_logs = PathBuf::from(&config.sources.pod_logs_dir);
+    RuntimeConfig {
+        paths: Paths {
+            root: root.clone(),
+            container_logs: container_logs(&pod_logs),
+            pod_logs,
+            node_hosts: "/etc/hosts".into(),
+        },
+        dns: DnsSettings {
+            cluster_dns: config.network.cluster_dns.clone(),
+            cluster_domain: config.network.cluster_domain.clone(),
+            resolv_conf: Some(config.network.resolv_conf.clone())
+                .filter(|p| !p.is_empty())
+                .map(Into::into),
+        },
+        node: RuntimeNode {
+            name: machine.name.clone(),
+            host_ips: machine.ips.iter().map(IpAddr::to_string).collect(),
+            memory_capacity: machine.memory,
+            cgroup_v2: cgroups.version() == CgroupVersion::V2,
+            ..RuntimeNode::default()
+        },
+        resources: ResourceSettings {
+            cpu_cfs_quota: config.cgroups.cpu_cfs_quota,
+            cpu_cfs_quota_period: config
+                .cgroups
+                .cpu_cfs_quota_period
+                .to_std()
+                .unwrap_or(Duration::from_millis(100)),
+            single_process_oom_kill: config.cgroups.single_process_oom_kill,
+        },
+        images: ImageSettings {
+            serialize_pulls: config.images.serialize_image_pulls,
+            max_parallel_pulls: config
+                .images
+                .max_parallel_image_pulls
+                .and_then(|n| u32::try_from(n).ok()),
+            qps: f64::from(config.images.registry_pull_qps),
+            burst: u32::try_from(config.images.registry_burst).unwrap_or_default(),
+        },
+        seccomp_default: config.runtime.seccomp_default,
+        max_restart_back_off: back_off
+            .max_container_restart_period
+            .and_then(krablet_config::Duration::to_std)
+            .unwrap_or(Duration::from_secs(300)),
+        restart_rules: gates.rules,
+        restart_all: gates.restart_all,
+        stop_signals: loaded.gates.enabled(Gate::ContainerStopSignals),
+        starts_in_flight: 2 * machine.cores,
+        seed,
+    }
+}
+
+/// Links for log collectors stand beside the pod logs: `/var/log/containers` for `/var/log/pods`.
+fn container_logs(pod_logs: &Path) -> PathBuf {
+    pod_logs.parent().unwrap_or(pod_logs).join("containers")
+}
+
+fn start_sources(
+    config: &KubeletConfiguration,
+    machine: &Machine,
+    root: &RootDir,
+    deps: &AgentDeps,
+    handle: &AgentHandle,
+    tasks: &mut JoinSet<()>,
+) {
+    let sources = &config.sources;
+    let decode = decoder(&machine.name);
+    let default = Duration::from_secs(20);
+    if !sources.static_pod_path.is_empty() {
+        let adoption = Adoption::new(handle.observer.clone(), deps.files.clone(), root.clone());
+        let source = FileSource::new(
+            FileSourceConfig {
+                path: sources.static_pod_path.clone().into(),
+                check_frequency: sources.file_check_frequency.to_std().unwrap_or(default),
+            },
+            deps.files.clone(),
+            Arc::new(InotifyWatch),
+            decode.clone(),
+            Some(Arc::new(adoption)),
+        );
+        tasks.spawn(source.run(handle.sets.clone()));
+    }
+    if !sources.static_pod_url.is_empty() {
+        let headers = sources.static_pod_url_header.iter();
+        let headers = headers
+            .flat_map(|(name, values)| values.iter().map(move |v| (name.clone(), v.clone())));
+        let source = UrlSource::new(
+            UrlSourceConfig {
+                url: sources.static_pod_url.clone(),
+                headers: headers.collect(),
+                check_frequency: sources.http_check_frequency.to_std().unwrap_or(default),
+            },
+            deps.net.clone(),
+            decode,
+        );
+        tasks.spawn(source.run(handle.sets.clone()));
+    }
+    if sources.static_pod_path.is_empty() && sources.static_pod_url.is_empty() {
+        warn!("Neither staticPodPath nor staticPodURL is set: this node will run no pods");
+    }
+}
+
+/// Manifests become static pods of this node; what has no effect in them is told in the log.
+fn decoder(node_name: &str) -> Decode {
+    let node_name = node_name.to_owned();
+    Arc::new(move |bytes, origin| {
+        let place = match origin {
+            Origin::File(path) => Place::File(path.display().to_string()),
+            Origin::Url(url) => Place::Url(url.clone()),
+        };
+        let origin = krablet_manifest::Origin {
+            place,
+            node_name: node_name.clone(),
+        };
+        let decoded = krablet_manifest::decode(bytes, &origin).map_err(|e| e.to_string())?;
+        for warning in &decoded.warnings {
+            warn!(manifest = ?origin.place, "Manifest: {warning}");
+        }
+        Ok(decoded.pods)
+    })
+}
+
+async fn open_doors(
+    config: &KubeletConfiguration,
+    root: &RootDir,
+    view: Arc<AgentView>,
+    tasks: &mut JoinSet<()>,
+) -> Result<()> {
+    let control = Listener::unix(&control_socket(root.path()))?;
+    tasks.spawn(krablet_server::serve_control(control, view.clone()));
+    let server = &config.server;
+    if let Some(address) = address(
+        "healthzBindAddress",
+        &server.healthz_bind_address,
+        server.healthz_port,
+    )? {
+        let listener = Listener::tcp(address).await.context("healthzPort")?;
+        tasks.spawn(krablet_server::serve_healthz(listener, view.clone()));
+    }
+    if server.enable_server
+        && let Some(address) = address("address", &server.address, server.read_only_port)?
+    {
+        let listener = Listener::tcp(address).await.context("readOnlyPort")?;
+        info!(address = %address, "Serving the read-only port");
+        tasks.spawn(krablet_server::serve_read_only(listener, view));
+    }
+    Ok(())
+}
+
+/// Port 0 means that the door stays shut.
+fn address(field: &str, ip: &str, port: i32) -> Result<Option<SocketAddr>> {
+    let port = u16::try_from(port).unwrap_or_default();
+    if port == 0 {
+        return Ok(None);
+    }
+    let ip: IpAddr = ip
+        .parse()
+        .with_context(|| format!("{field}: {ip:?} is no address"))?;
+    Ok(Some(SocketAddr::new(ip, port)))
+}
+
+/// Tells systemd, if it started us, that we are ready.
+fn notify_ready() {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let sent = std::os::unix::net::UnixDatagram::unbound()
+        .and_then(|s| s.send_to(b"READY=1", PathBuf::from(&socket)));
+    if let Err(e) = sent {
+        warn!(err = %e, "Could not notify the service manager");
+    }
+}

@@ -1,0 +1,102 @@
+//! The agent as its HTTP doors see it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use krablet_agent::AgentHandle;
+use krablet_config::KubeletConfiguration;
+use krablet_cri::CallLog;
+use krablet_events::Recorder;
+use krablet_linux::WallClock;
+use krablet_pod::PodRef;
+use krablet_pod::api::Pod;
+use krablet_server::NodeView;
+use tokio::sync::watch;
+
+const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
+
+pub struct AgentView {
+    handle: AgentHandle,
+    recorder: Recorder,
+    clock: Arc<dyn WallClock>,
+    calls: CallLog,
+    node_name: String,
+    /// The sync loop must have turned within this time.
+    turn_limit: Duration,
+}
+
+impl AgentView {
+    pub fn new(
+        handle: AgentHandle,
+        recorder: Recorder,
+        clock: Arc<dyn WallClock>,
+        calls: CallLog,
+        node_name: &str,
+        config: &KubeletConfiguration,
+    ) -> Self {
+        let sync = config.sources.sync_frequency.to_std().unwrap_or_default();
+        Self {
+            handle,
+            recorder,
+            clock,
+            calls,
+            node_name: node_name.to_owned(),
+            turn_limit: (2 * sync).max(Duration::from_secs(300)),
+        }
+    }
+}
+
+impl NodeView for AgentView {
+    fn pods(&self) -> Vec<Pod> {
+        let with_status = |pod: Arc<Pod>| {
+            let mut pod = Arc::unwrap_or_clone(pod);
+            if let Some(status) = self.handle.status.status(&PodRef::of(&pod).uid) {
+                pod.status = Some((*status).clone());
+            }
+            pod
+        };
+        self.handle
+            .desired
+            .all()
+            .into_iter()
+            .map(with_status)
+            .collect()
+    }
+
+    fn pod_changes(&self) -> watch::Receiver<u64> {
+        self.handle.status.changes()
+    }
+
+    fn events(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    fn failing_checks(&self) -> Vec<(&'static str, String)> {
+        let since = self.handle.turn.borrow().elapsed();
+        if since <= self.turn_limit {
+            return Vec::new();
+        }
+        vec![(
+            "syncloop",
+            format!("sync Loop took longer than expected: no turn for {since:?}"),
+        )]
+    }
+
+    fn check_names(&self) -> &'static [&'static str] {
+        &CHECKS
+    }
+
+    fn metrics(&self) -> String {
+        let _ = (&self.calls, &self.node_name);
+        String::new()
+    }
+
+    fn probe_metrics(&self) -> String {
+        String::new()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}
