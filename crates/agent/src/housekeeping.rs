@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use krablet_linux::Cgroups;
 use krablet_observer::ObserverHandle;
+use krablet_pod::observed::ObservedPod;
 use krablet_pod::qos::QosClass;
 use krablet_pod::{PodRef, PodUid};
 use krablet_volumes::Volumes;
@@ -23,8 +24,9 @@ const PERIOD: Duration = Duration::from_secs(60);
 pub(crate) struct Findings {
     /// Pods with something alive in the runtime, proven by a full list.
     pub(crate) alive: Vec<PodRef>,
-    /// What pods have on the node. Only looked for now and then: what nobody wants of it was left
-    /// by an earlier agent, not by this one.
+    /// Everything the runtime holds, as the look saw it.
+    pub(crate) pods: Vec<Arc<ObservedPod>>,
+    /// What pods have on the node.
     pub(crate) leftovers: Leftovers,
 }
 
@@ -39,10 +41,6 @@ impl Leftovers {
     pub(crate) fn retain(&mut self, keep: impl Fn(&PodUid) -> bool) {
         self.directories.retain(&keep);
         self.cgroups.retain(|(uid, _)| keep(uid));
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.directories.is_empty() && self.cgroups.is_empty()
     }
 }
 
@@ -86,12 +84,9 @@ impl Housekeeping {
                     .soon
                     .map_or(self.next_period, |s| s.min(self.next_period));
                 tokio::time::sleep_until(due).await;
-                let periodic = self.next_period <= Instant::now();
-                if periodic {
-                    self.next_period = Instant::now() + PERIOD;
-                }
+                self.next_period = Instant::now() + PERIOD;
                 self.soon = None;
-                self.looks.spawn(look(self.places.clone(), periodic));
+                self.looks.spawn(look(self.places.clone()));
             }
             match self.looks.join_next().await {
                 Some(Ok(Some(findings))) => return findings,
@@ -112,7 +107,7 @@ impl Housekeeping {
     }
 }
 
-async fn look(places: Places, periodic: bool) -> Option<Findings> {
+async fn look(places: Places) -> Option<Findings> {
     let ticket = places.observer.ticket();
     let pods = match places.observer.all_newer_than(ticket).await {
         Ok(pods) => pods,
@@ -124,17 +119,16 @@ async fn look(places: Places, periodic: bool) -> Option<Findings> {
     let alive = pods.iter().filter(|p| p.is_alive()).map(|p| p.pod.clone());
     let mut findings = Findings {
         alive: alive.collect(),
-        ..Findings::default()
+        pods,
+        leftovers: Leftovers::default(),
     };
-    if periodic {
-        match places.volumes.recorded().await {
-            Ok(uids) => findings.leftovers.directories = uids,
-            Err(e) => warn!(err = %e, "Housekeeping could not list pod directories"),
-        }
-        match places.cgroups.list_pods().await {
-            Ok(uids) => findings.leftovers.cgroups = uids,
-            Err(e) => warn!(err = %e, "Housekeeping could not list pod cgroups"),
-        }
+    match places.volumes.recorded().await {
+        Ok(uids) => findings.leftovers.directories = uids,
+        Err(e) => warn!(err = %e, "Housekeeping could not list pod directories"),
+    }
+    match places.cgroups.list_pods().await {
+        Ok(uids) => findings.leftovers.cgroups = uids,
+        Err(e) => warn!(err = %e, "Housekeeping could not list pod cgroups"),
     }
     Some(findings)
 }

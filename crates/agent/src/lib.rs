@@ -1,6 +1,7 @@
 //! The node agent: joins the rooms into one. Desired pods come in from the sources, observed ones
 //! from the runtime; the sync loop and its pod workers make the second like the first.
 
+mod clean_up;
 mod housekeeping;
 mod mono;
 mod network;
@@ -13,6 +14,7 @@ mod wakes;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use krablet_core::gc::GcPolicy;
 use krablet_core::restart::RestartGates;
 use krablet_core::status::NodeFacts;
 use krablet_core::worker::{Periods, PodWorkers};
@@ -23,6 +25,8 @@ use krablet_net::Net;
 use krablet_observer::{Observer, ObserverConfig, ObserverDeps, ObserverHandle};
 use krablet_pod::marks::PodSource;
 use krablet_probes::{Probes, ProbesConfig, ProbesDeps, ProbesHandle};
+use krablet_runtime::gc::{ContainerGc, GcSettings};
+use krablet_runtime::rotation::{LogRotation, RotationConfig, RotationDeps};
 use krablet_runtime::{PodRuntime, RuntimeConfig, RuntimeDeps};
 use krablet_sources::{SourceSet, Sources, SourcesEnds};
 use krablet_status::StatusStore;
@@ -46,6 +50,8 @@ pub struct AgentConfig {
     pub runtime: RuntimeConfig,
     pub volumes: VolumesConfig,
     pub periods: Periods,
+    pub gc: GcPolicy,
+    pub rotation: RotationConfig,
     /// The sources that must have spoken before anything unknown is removed.
     pub sources: BTreeSet<PodSource>,
     pub node: NodeFacts,
@@ -85,6 +91,7 @@ pub struct Agent {
     observer: Observer,
     probes: Probes,
     sources: Sources,
+    rotation: LogRotation,
     sync_loop: SyncLoop,
     inputs: Inputs,
 }
@@ -120,6 +127,26 @@ impl Agent {
                 mounts: deps.mounts.clone(),
             },
         ));
+        let gc = ContainerGc::new(
+            GcSettings {
+                policy: config.gc,
+                pod_logs: config.runtime.paths.pod_logs.clone(),
+                container_logs: config.runtime.paths.container_logs.clone(),
+            },
+            deps.runtime.clone(),
+            deps.files.clone(),
+            deps.clock.clone(),
+        );
+        let views = observer_handle.clone();
+        let rotation = LogRotation::new(
+            config.rotation,
+            RotationDeps {
+                runtime: deps.runtime.clone(),
+                files: deps.files.clone(),
+                clock: deps.clock.clone(),
+                pods: Arc::new(move || views.all()),
+            },
+        );
         let runtime = PodRuntime::build(
             config.runtime,
             RuntimeDeps {
@@ -137,6 +164,7 @@ impl Agent {
             runtime,
             volumes: volumes.clone(),
             cgroups: deps.cgroups.clone(),
+            gc,
             probes: probes_handle.clone(),
             status: status.clone(),
             recorder: deps.recorder.clone(),
@@ -183,6 +211,7 @@ impl Agent {
             observer,
             probes,
             sources,
+            rotation,
             sync_loop: SyncLoop::new(parts, workers, housekeeping, turn, config.seed),
             inputs,
         };
@@ -196,6 +225,7 @@ impl Agent {
         tasks.spawn(self.observer.run());
         tasks.spawn(self.probes.run());
         tasks.spawn(self.sources.run());
+        tasks.spawn(self.rotation.run());
         tasks.spawn(self.sync_loop.run(self.inputs));
         tasks.join_next().await;
     }

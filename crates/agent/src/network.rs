@@ -10,10 +10,13 @@ use tokio::time::Instant;
 const REMEMBER: Duration = Duration::from_secs(1);
 const NETWORK_READY: &str = "NetworkReady";
 
+/// Ready or why not, and when that was asked.
+type Answer = (Instant, Result<(), String>);
+
 #[derive(Clone)]
 pub(crate) struct NetworkReadiness {
     runtime: Arc<dyn RuntimeService>,
-    last: Arc<Mutex<Option<(Instant, Result<(), String>)>>>,
+    last: Arc<Mutex<Option<Answer>>>,
 }
 
 impl NetworkReadiness {
@@ -49,7 +52,7 @@ impl NetworkReadiness {
         }
     }
 
-    fn last(&self) -> std::sync::MutexGuard<'_, Option<(Instant, Result<(), String>)>> {
+    fn last(&self) -> std::sync::MutexGuard<'_, Option<Answer>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,10 +1,11 @@
 //! The steps of a pod worker: bring a pod towards its spec, stop it, release what it held. Each is
 //! done from the start every time and may be cut off at any point; the runtime and the disk remember.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use krablet_core::Mono;
+use krablet_core::gc::Fate;
 use krablet_core::restart::RestartGates;
 use krablet_core::start::StartErrors;
 use krablet_core::status::{self, NodeFacts, StatusInputs};
@@ -15,13 +16,14 @@ use krablet_observer::ObserverHandle;
 use krablet_pod::api::{Pod, PodSpec, PodStatus};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::qos::{QosClass, qos_class};
-use krablet_pod::{PodRef, PodUid, Ticket};
+use krablet_pod::{ContainerId, PodRef, PodUid, Ticket};
 use krablet_probes::ProbesHandle;
+use krablet_runtime::gc::{ContainerGc, GcRound};
 use krablet_runtime::{PodRuntime, SyncInputs, SyncOutcome, VolumeSource};
 use krablet_status::StatusStore;
 use krablet_volumes::{PodMounts, Volumes};
-use tokio::task::AbortHandle;
-use tracing::{debug, info, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
 
 use crate::housekeeping::Leftovers;
 use crate::mono::MonoClock;
@@ -41,12 +43,32 @@ impl StepDone {
     }
 }
 
+/// What a status is to say beyond what was observed.
+#[derive(Clone, Default)]
+struct StatusView<'a> {
+    status_override: Option<&'a StatusOverride>,
+    /// The pod will not run again.
+    terminal: bool,
+    ready_to_start: Option<bool>,
+    /// Of containers that neither the runtime nor a status remembers.
+    log_restart_counts: BTreeMap<String, u32>,
+}
+
+/// What a collection of garbage is told.
+pub(crate) struct Garbage {
+    pub(crate) pods: Vec<Arc<ObservedPod>>,
+    pub(crate) fates: BTreeMap<PodUid, Fate>,
+    /// Containers whose end stands in a status.
+    pub(crate) recorded: BTreeSet<ContainerId>,
+}
+
 /// What the steps work with.
 pub(crate) struct StepParts {
     pub(crate) observer: ObserverHandle,
     pub(crate) runtime: PodRuntime,
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) cgroups: Arc<dyn Cgroups>,
+    pub(crate) gc: ContainerGc,
     pub(crate) probes: ProbesHandle,
     pub(crate) status: StatusStore,
     pub(crate) recorder: Recorder,
@@ -72,11 +94,16 @@ impl Steps {
     }
 
     /// Does one step with what was observed after `after`.
-    pub(crate) async fn run(&self, work: Work, after: Ticket) -> StepDone {
+    pub(crate) async fn run(
+        &self,
+        work: Work,
+        after: Ticket,
+        cancel: CancellationToken,
+    ) -> StepDone {
         let pod_ref = work.desired.pod_ref();
         let hold = self.parts.observer.hold(&pod_ref.uid);
         let outcome = match (&work.step, &work.desired) {
-            (Step::Sync, Desired::Spec(pod)) => self.sync(pod, &pod_ref, after).await,
+            (Step::Sync, Desired::Spec(pod)) => self.sync(pod, &pod_ref, after, &cancel).await,
             (Step::Terminating, Desired::Spec(pod)) => {
                 self.terminating(pod, &pod_ref, &work, after).await
             }
@@ -113,11 +140,28 @@ impl Steps {
 
 /// The normal step.
 impl Steps {
-    async fn sync(&self, pod: &Arc<Pod>, pod_ref: &PodRef, after: Ticket) -> Outcome {
+    async fn sync(
+        &self,
+        pod: &Arc<Pod>,
+        pod_ref: &PodRef,
+        after: Ticket,
+        cancel: &CancellationToken,
+    ) -> Outcome {
         let Some(observed) = self.observe(pod_ref, after).await else {
             return Outcome::Failed;
         };
-        let status = self.store_status(pod, pod_ref, &observed, None, false);
+        if cancel.is_cancelled() {
+            return Outcome::Cancelled;
+        }
+        let mut view = StatusView::default();
+        if self.parts.status.get(&pod_ref.uid).is_none() {
+            view.log_restart_counts = self
+                .parts
+                .runtime
+                .restart_counts_from_logs(pod, &observed)
+                .await;
+        }
+        let status = self.store_status(pod, pod_ref, &observed, view);
         if status::is_terminal(&status) {
             return Outcome::Terminal;
         }
@@ -148,7 +192,8 @@ impl Steps {
                 verdicts: &verdicts,
                 volumes: &volume_sources(mounts),
                 cgroup_parent: &self.parts.cgroups.cgroup_parent(&pod_ref.uid, qos),
-                on_sandbox_ready: &|_| (),
+                on_sandbox_ready: &|_| self.sandbox_is_ready(pod, pod_ref, &observed),
+                cancel,
             })
             .await;
         self.after_runtime_sync(pod, pod_ref, &observed, result)
@@ -175,10 +220,16 @@ impl Steps {
         });
         if changed {
             // Waiting reasons are news of their own; nothing in the runtime will tell of them.
-            self.store_status(pod, pod_ref, observed, None, false);
+            self.store_status(pod, pod_ref, observed, StatusView::default());
         }
         if let Some(error) = &result.error {
             debug!(pod = %pod_ref, podUID = %pod_ref.uid, err = %error, "Error syncing pod, will retry");
+        }
+        if result.cancelled {
+            return Outcome::Cancelled;
+        }
+        if result.restart_all {
+            return Outcome::WaitUntil(self.parts.mono.now());
         }
         let deadline = self.deadline(pod, pod_ref);
         match (result.retry_at, result.error, deadline) {
@@ -187,6 +238,15 @@ impl Steps {
             (None, None, Some(deadline)) => Outcome::WaitUntil(deadline),
             (None, None, None) => Outcome::Done,
         }
+    }
+
+    /// The network of a new sandbox stands; its containers may follow much later.
+    fn sandbox_is_ready(&self, pod: &Arc<Pod>, pod_ref: &PodRef, observed: &ObservedPod) {
+        let view = StatusView {
+            ready_to_start: Some(true),
+            ..StatusView::default()
+        };
+        self.store_status(pod, pod_ref, observed, view);
     }
 
     /// When the pod's active deadline ends, on the monotonic clock.
@@ -211,7 +271,15 @@ impl Steps {
             return Outcome::Failed;
         };
         let status_override = work.status_override.as_deref();
-        self.store_status(pod, pod_ref, &observed, status_override, false);
+        self.store_status(
+            pod,
+            pod_ref,
+            &observed,
+            StatusView {
+                status_override,
+                ..StatusView::default()
+            },
+        );
         self.parts.probes.stop_liveness_and_startup(&pod_ref.uid);
         let killed = self
             .parts
@@ -235,7 +303,16 @@ impl Steps {
             warn!(pod = %pod_ref, podUID = %pod_ref.uid, containerName = &*running.name, "The runtime says that a container still runs after it was stopped");
             return Outcome::Failed;
         }
-        self.store_status(pod, pod_ref, &now_observed, status_override, true);
+        self.store_status(
+            pod,
+            pod_ref,
+            &now_observed,
+            StatusView {
+                status_override,
+                terminal: true,
+                ..StatusView::default()
+            },
+        );
         Outcome::Done
     }
 
@@ -260,8 +337,17 @@ impl Steps {
         let Some(observed) = self.observe(pod_ref, after).await else {
             return Outcome::Failed;
         };
-        self.store_status(pod, pod_ref, &observed, None, true);
+        self.store_status(
+            pod,
+            pod_ref,
+            &observed,
+            StatusView {
+                terminal: true,
+                ..StatusView::default()
+            },
+        );
         let qos = qos_class(pod.spec.as_ref().unwrap_or(&PodSpec::default()));
+        // The directory stays, with termination messages in it, until the pod is gone for good.
         if !self.release_volumes(&pod_ref.uid).await
             || !self.release_cgroup(&pod_ref.uid, qos).await
         {
@@ -271,9 +357,9 @@ impl Steps {
         Outcome::Done
     }
 
-    /// Volumes and directories. True if all of it is gone.
+    /// True if no volume is left.
     async fn release_volumes(&self, uid: &PodUid) -> bool {
-        let released = self.parts.volumes.tear_down(uid).await;
+        let released = self.parts.volumes.release(uid).await;
         if let Err(e) = &released {
             warn!(podUID = %uid, err = %e, "Could not release the volumes of a pod, will retry");
         }
@@ -288,22 +374,47 @@ impl Steps {
         removed.is_ok()
     }
 
-    /// The same for pods that ended under an earlier agent.
+    /// What is left of pods that are gone: their directories, and cgroups of an earlier agent.
     pub(crate) async fn release_leftovers(&self, leftovers: Leftovers) {
         for uid in leftovers.directories {
-            info!(podUID = %uid, "Removing the directory of a pod that is gone");
-            self.release_volumes(&uid).await;
+            if let Err(e) = self.parts.volumes.tear_down(&uid).await {
+                warn!(podUID = %uid, err = %e, "Could not remove the directory of a pod that is gone");
+            }
         }
         for (uid, qos) in leftovers.cgroups {
-            info!(podUID = %uid, "Removing the cgroup of a pod that is gone");
             self.release_cgroup(&uid, qos).await;
         }
     }
+}
 
-    /// Cuts a step off: stopping may begin anew with less grace, and a sync ends at its next safe point.
-    pub(crate) fn cancel(&self, uid: &PodUid, abort: &AbortHandle) {
-        debug!(podUID = %uid, "Cancelling the step in flight");
-        abort.abort();
+/// Garbage.
+impl Steps {
+    pub(crate) async fn collect_garbage(&self, garbage: Garbage) {
+        // A pod nobody knows may go whole: sources are ready when this is called.
+        let fate = |uid: &PodUid| {
+            garbage
+                .fates
+                .get(uid)
+                .copied()
+                .unwrap_or(Fate::ContentRemovable)
+        };
+        let report = self
+            .parts
+            .gc
+            .run(&GcRound {
+                pods: &garbage.pods,
+                fate: &fate,
+                recorded: &|id| garbage.recorded.contains(id),
+                sources_ready: true,
+                evict_terminated: false,
+            })
+            .await;
+        if let Some(failure) = report.failures.first() {
+            let message = failure.clone();
+            self.parts
+                .recorder
+                .warning(Subject::Node, reason::CONTAINER_GC_FAILED, message);
+        }
     }
 }
 
@@ -314,8 +425,7 @@ impl Steps {
         pod: &Arc<Pod>,
         pod_ref: &PodRef,
         observed: &ObservedPod,
-        status_override: Option<&StatusOverride>,
-        terminal: bool,
+        view: StatusView<'_>,
     ) -> PodStatus {
         let start_errors =
             self.with_start_errors(|e| e.get(&pod_ref.uid).cloned().unwrap_or_default());
@@ -330,14 +440,14 @@ impl Steps {
                 old,
                 start_errors: &start_errors,
                 verdicts: &verdicts,
-                terminal,
-                ready_to_start: None,
+                terminal: view.terminal,
+                ready_to_start: view.ready_to_start,
                 deadline_exceeded: status::deadline_exceeded(pod, old, now),
                 node: &self.parts.node,
-                log_restart_counts: &BTreeMap::new(),
+                log_restart_counts: &view.log_restart_counts,
                 gates: self.parts.gates,
             });
-            if let Some(o) = status_override {
+            if let Some(o) = view.status_override {
                 new.phase = Some(o.phase.to_owned());
                 new.reason = Some(o.reason.clone());
                 new.message = Some(o.message.clone());

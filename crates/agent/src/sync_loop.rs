@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use krablet_core::merge::{Op, PodUpdate};
 use krablet_core::probe::Verdict;
-use krablet_core::worker::{Effect, Outcome, PodWorkers, Stage, Update, UpdateKind};
+use krablet_core::worker::{Effect, Outcome, PodWorkers, Stage, Step, Update, UpdateKind};
 use krablet_linux::WallClock;
 use krablet_observer::{Change, Changes, ObserverHandle, RuntimeHealth};
 use krablet_pod::api::Pod;
@@ -20,9 +20,10 @@ use rand::{RngExt, SeedableRng};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use crate::housekeeping::{Findings, Housekeeping};
+use crate::housekeeping::Housekeeping;
 use crate::mono::MonoClock;
 use crate::pod_set::DesiredPods;
 use crate::steps::{StepDone, Steps};
@@ -52,18 +53,31 @@ pub(crate) struct Parts {
 /// A step in flight.
 struct Running {
     uid: PodUid,
+    step: Step,
     abort: AbortHandle,
+    cancel: CancellationToken,
+}
+
+impl Running {
+    /// A sync ends before its next call that changes something: what the runtime has begun it must
+    /// finish, or nobody knows of it. Stopping may be cut off anywhere and begun anew.
+    fn cancel(&self) {
+        match self.step {
+            Step::Sync => self.cancel.cancel(),
+            Step::Terminating | Step::TerminatingRuntime | Step::Terminated => self.abort.abort(),
+        }
+    }
 }
 
 pub(crate) struct SyncLoop {
-    parts: Parts,
-    workers: PodWorkers,
+    pub(crate) parts: Parts,
+    pub(crate) workers: PodWorkers,
     wakes: Wakes,
     tasks: JoinSet<StepDone>,
     running: BTreeMap<Id, Running>,
     /// When each worker's last step ended: what it needs to see next is newer.
-    ended: BTreeMap<PodUid, Ticket>,
-    housekeeping: Housekeeping,
+    pub(crate) ended: BTreeMap<PodUid, Ticket>,
+    pub(crate) housekeeping: Housekeeping,
     turn: watch::Sender<Instant>,
     rng: StdRng,
 }
@@ -178,7 +192,7 @@ impl SyncLoop {
         }
     }
 
-    fn send(&mut self, pod: &Arc<Pod>, kind: UpdateKind) {
+    pub(crate) fn send(&mut self, pod: &Arc<Pod>, kind: UpdateKind) {
         let uid = PodRef::of(pod).uid;
         let observed = self.parts.observer.latest(&uid);
         let update = Update {
@@ -191,6 +205,9 @@ impl SyncLoop {
 
     fn pod_observed(&mut self, change: &Change) {
         let uid = &change.pod.uid;
+        if !change.died.is_empty() {
+            self.housekeeping.soon();
+        }
         match self.workers.stage(uid) {
             Some(Stage::Finished) | None => self.housekeeping.soon(),
             Some(_) => self.wake(uid),
@@ -223,22 +240,30 @@ impl SyncLoop {
         }
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    pub(crate) fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
                 Effect::Run(uid, work) => {
                     self.wakes.clear(&uid);
                     let after = self.ended.get(&uid).copied().unwrap_or_default();
                     let steps = self.parts.steps.clone();
+                    let cancel = CancellationToken::new();
+                    let (step, token) = (work.step, cancel.clone());
                     let abort = self
                         .tasks
-                        .spawn(async move { steps.run(*work, after).await });
-                    self.running.insert(abort.id(), Running { uid, abort });
+                        .spawn(async move { steps.run(*work, after, token).await });
+                    let running = Running {
+                        uid,
+                        step,
+                        abort,
+                        cancel,
+                    };
+                    self.running.insert(running.abort.id(), running);
                 }
                 Effect::Cancel(uid) => {
                     let running = self.running.values().find(|r| r.uid == uid);
                     if let Some(running) = running {
-                        self.parts.steps.cancel(&uid, &running.abort);
+                        running.cancel();
                     }
                 }
                 Effect::WakeAt(uid, at) => self.wakes.set(&uid, at),
@@ -270,86 +295,10 @@ impl SyncLoop {
             Some(Stage::Finished) | None => {
                 self.wakes.clear(&uid);
                 self.ended.remove(&uid);
+                self.tidy();
                 self.housekeeping.soon();
             }
             Some(_) => {}
-        }
-    }
-}
-
-/// Housekeeping, in its order: each step a function of its own.
-impl SyncLoop {
-    fn clean_up(&mut self, findings: Findings) {
-        if !self.parts.desired.sources_ready(&self.parts.sources) {
-            // Nothing unknown may be touched while a source may still claim it.
-            return;
-        }
-        self.drop_gone_workers();
-        self.stop_probes_of_ended_pods();
-        self.drop_statuses_of_gone_pods();
-        self.start_pods_without_worker();
-        self.end_unknown_pods(&findings);
-        self.release_leftovers(findings);
-    }
-
-    fn drop_gone_workers(&mut self) {
-        let desired = self.parts.desired.clone();
-        let (_, effects) = self.workers.sync_known(|uid| desired.contains(uid));
-        self.carry_out(effects);
-        let workers = &self.workers;
-        self.ended.retain(|uid, _| workers.is_known(uid));
-    }
-
-    fn stop_probes_of_ended_pods(&self) {
-        let workers = &self.workers;
-        self.parts
-            .probes
-            .retain(&|uid| workers.stage(uid).is_some_and(|s| s < Stage::Terminated));
-    }
-
-    fn drop_statuses_of_gone_pods(&self) {
-        let keep = |uid: &PodUid| self.parts.desired.contains(uid) || self.workers.is_known(uid);
-        self.parts.status.retain(keep);
-        self.parts.steps.retain(&keep);
-    }
-
-    /// Wanted pods whose record was dropped (the UID was used again) start anew.
-    fn start_pods_without_worker(&mut self) {
-        for pod in self.parts.desired.all() {
-            if !self.workers.is_known(&PodRef::of(&pod).uid) {
-                self.send(&pod, UpdateKind::Create);
-            }
-        }
-    }
-
-    /// Pods that run without anybody wanting them.
-    fn end_unknown_pods(&mut self, findings: &Findings) {
-        for pod in &findings.alive {
-            let known = self
-                .workers
-                .stage(&pod.uid)
-                .is_some_and(|s| s != Stage::Finished);
-            if known || self.parts.desired.contains(&pod.uid) {
-                continue;
-            }
-            info!(pod = %pod, podUID = %pod.uid, "Ending a pod that no source wants");
-            let effects = self.workers.update(Update::orphan(pod.clone()));
-            self.carry_out(effects);
-        }
-    }
-
-    /// Directories and cgroups of pods that ended under an earlier agent.
-    fn release_leftovers(&mut self, findings: Findings) {
-        let mut leftovers = findings.leftovers;
-        leftovers.retain(|uid| {
-            !self.workers.is_known(uid)
-                && !self.parts.desired.contains(uid)
-                && !findings.alive.iter().any(|p| p.uid == *uid)
-        });
-        if !leftovers.is_empty() {
-            let steps = self.parts.steps.clone();
-            self.housekeeping
-                .spawn(async move { steps.release_leftovers(leftovers).await });
         }
     }
 }

@@ -192,11 +192,25 @@ mod tests {
             (running("ours", "web-node", &both), false),
             (running("theirs", "db-node", &both), false),
             (running("theirs", "web-node", &both[..1]), false),
-            (running("theirs", "web-node", &[("a", "i:1"), ("b", "i:3")]), false),
-            (running("theirs", "web-node", &[("a", "i:1"), ("b", "i:2"), ("c", "i")]), false),
+            (
+                running("theirs", "web-node", &[("a", "i:1"), ("b", "i:3")]),
+                false,
+            ),
+            (
+                running(
+                    "theirs",
+                    "web-node",
+                    &[("a", "i:1"), ("b", "i:2"), ("c", "i")],
+                ),
+                false,
+            ),
         ];
         for (candidate, expected) in cases {
-            assert_eq!(runs_as(&pod, &wanted, &candidate), expected, "{candidate:?}");
+            assert_eq!(
+                runs_as(&pod, &wanted, &candidate),
+                expected,
+                "{candidate:?}"
+            );
         }
     }
 

@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use jiff::tz::TimeZone;
 use krablet_agent::{Adoption, Agent, AgentConfig, AgentDeps, AgentHandle};
 use krablet_config::{Gate, HostFacts, KubeletConfiguration, Loaded, validate_host};
+use krablet_core::gc::GcPolicy;
+use krablet_core::logs::RotationPolicy;
 use krablet_core::restart::RestartGates;
 use krablet_core::status::NodeFacts;
 use krablet_core::worker::Periods;
@@ -23,6 +26,7 @@ use krablet_net::HostNet;
 use krablet_observer::ObserverConfig;
 use krablet_pod::marks::PodSource;
 use krablet_pod::paths::RootDir;
+use krablet_runtime::rotation::RotationConfig;
 use krablet_runtime::{
     DnsSettings, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings, RuntimeConfig,
 };
@@ -250,6 +254,8 @@ fn agent_config(
                 .unwrap_or(Periods::default().resync),
             ..Periods::default()
         },
+        gc: gc_policy(&loaded.flags.runtime),
+        rotation: rotation(config),
         sources,
         node: NodeFacts {
             host_ips: machine.ips.clone(),
@@ -259,6 +265,34 @@ fn agent_config(
         gates,
         seed,
     })
+}
+
+/// Negative numbers stand for no limit.
+fn gc_policy(flags: &krablet_config::flags::RuntimeFlags) -> GcPolicy {
+    GcPolicy {
+        min_age: flags.minimum_container_ttl.to_std().unwrap_or_default(),
+        per_container: usize::try_from(flags.max_dead_containers_per_container).ok(),
+        total: usize::try_from(flags.max_dead_containers).ok(),
+    }
+}
+
+/// A negative size turns rotation off.
+fn rotation(config: &KubeletConfiguration) -> RotationConfig {
+    let runtime = &config.runtime;
+    let size = runtime
+        .container_log_max_size
+        .parse::<krablet_pod::Quantity>();
+    let size = size.map_or(10 << 20, krablet_pod::Quantity::value);
+    let period = runtime.container_log_monitor_interval.to_std();
+    RotationConfig {
+        policy: RotationPolicy {
+            max_size: u64::try_from(size).unwrap_or(u64::MAX),
+            max_files: usize::try_from(runtime.container_log_max_files).unwrap_or(5),
+        },
+        period: period.unwrap_or(Duration::from_secs(10)),
+        workers: usize::try_from(runtime.container_log_max_workers).unwrap_or(1),
+        time_zone: TimeZone::system(),
+    }
 }
 
 /// A number that differs from start to start.

@@ -165,6 +165,13 @@ impl ObserverHandle {
             .cloned()
     }
 
+    /// The last views of all pods, however old.
+    pub fn all(&self) -> Vec<Arc<ObservedPod>> {
+        let views = self.shared.views.read();
+        let views = views.unwrap_or_else(PoisonError::into_inner);
+        views.values().cloned().collect()
+    }
+
     /// All pods the runtime holds something of, as of a full list that began after the ticket.
     /// Pods that changed are looked at first; where the runtime does not answer for one of them,
     /// what the list tells of it must do, and its newly exited containers come without an exit.

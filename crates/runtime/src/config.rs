@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use krablet_cri::{ImageService, RuntimeService};
 use krablet_events::Recorder;
+use krablet_metrics::RuntimeMetrics;
 use krablet_linux::{Files, WallClock};
 use krablet_net::Net;
 use krablet_pod::Quantity;
@@ -127,6 +128,7 @@ pub struct RuntimeDeps {
     pub net: Arc<dyn Net>,
     pub recorder: Recorder,
     pub clock: Arc<dyn WallClock>,
+    pub metrics: RuntimeMetrics,
     /// Where `Mono` counts from, the same for the whole agent.
     pub epoch: Instant,
 }

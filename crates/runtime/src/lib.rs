@@ -33,7 +33,6 @@ mod sync;
 pub use config::{
     DnsSettings, ImageSettings, NodeFacts, Paths, ResourceSettings, RuntimeConfig, RuntimeDeps,
 };
-pub use counters::Counters;
 pub use error::RuntimeError;
 pub use gate::{StartClass, StartGate, StartPermit};
 pub use mounts::VolumeSource;

@@ -1,19 +1,20 @@
 //! The door of this room: everything one pod needs of the runtime goes through [`PodRuntime`].
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use krablet_core::Mono;
 use krablet_core::backoff::{Backoff, BackoffKey, BackoffLimits, CrashLoop};
-use krablet_pod::PodUid;
-use krablet_pod::api::Container;
-use krablet_pod::observed::ObservedContainer;
+use krablet_pod::api::{Container, Pod};
+use krablet_pod::observed::{ObservedContainer, ObservedPod};
+use krablet_pod::{PodRef, PodUid, containers, paths};
 
 use crate::config::{RuntimeConfig, RuntimeDeps};
-use crate::counters::Counters;
 use crate::gate::StartGate;
 use crate::hooks::Hooks;
 use crate::images::Images;
+use crate::rotation::log_restart_count;
 
 /// Clones share one state.
 #[derive(Clone)]
@@ -28,7 +29,6 @@ pub(crate) struct Inner {
     pub hooks: Hooks,
     pub gate: StartGate,
     crash_loop: Mutex<CrashLoop>,
-    counters: Mutex<Counters>,
 }
 
 impl PodRuntime {
@@ -40,16 +40,30 @@ impl PodRuntime {
                 hooks: Hooks::new(&deps),
                 gate: StartGate::new(config.starts_in_flight),
                 crash_loop: Mutex::new(CrashLoop::new(limits)),
-                counters: Mutex::default(),
                 config,
                 deps,
             }),
         }
     }
 
-    /// What was started since the agent began.
-    pub fn counters(&self) -> Counters {
-        self.inner.count(|counters| counters.clone())
+    /// How often containers the runtime knows nothing of were started before, as their logs tell: a
+    /// wiped runtime does not set the counts back.
+    pub async fn restart_counts_from_logs(
+        &self,
+        pod: &Pod,
+        observed: &ObservedPod,
+    ) -> BTreeMap<String, u32> {
+        let dir = paths::pod_log_dir(&self.inner.config.paths.pod_logs, &PodRef::of(pod));
+        let mut counts = BTreeMap::new();
+        for c in pod.spec.iter().flat_map(containers::all) {
+            let name = &c.container.name;
+            if observed.newest(name).is_none()
+                && let Some(count) = log_restart_count(&*self.inner.deps.files, &dir, name).await
+            {
+                counts.insert(name.clone(), count);
+            }
+        }
+        counts
     }
 
     /// Forgets the back-off of pods that are gone, and what no longer makes anyone wait.
@@ -66,10 +80,6 @@ impl PodRuntime {
 impl Inner {
     pub(crate) fn now(&self) -> Mono {
         Mono(self.deps.epoch.elapsed())
-    }
-
-    pub(crate) fn count<T>(&self, work: impl FnOnce(&mut Counters) -> T) -> T {
-        work(&mut self.counters.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn crash_loop<T>(&self, work: impl FnOnce(&mut CrashLoop) -> T) -> T {

@@ -15,6 +15,7 @@ use krablet_pod::api::{Container, Pod};
 use krablet_pod::containers::ContainerKind;
 use krablet_pod::observed::{ContainerState, ObservedPod};
 use krablet_pod::{ContainerId, PodRef, SandboxId, hash, paths};
+use tokio_util::sync::CancellationToken;
 
 use crate::config::Paths;
 use crate::container_config::{ContainerInputs, container_config};
@@ -65,6 +66,19 @@ pub(crate) struct StartFailure {
     pub retry_at: Option<Mono>,
 }
 
+/// Why a start did not come to its end.
+#[derive(Debug)]
+pub(crate) enum Stopped {
+    Failed(StartFailure),
+    Cancelled,
+}
+
+impl From<StartFailure> for Stopped {
+    fn from(failure: StartFailure) -> Self {
+        Stopped::Failed(failure)
+    }
+}
+
 fn failure(reason: &'static str, message: impl Into<String>) -> StartFailure {
     StartFailure {
         error: StartError {
@@ -90,11 +104,31 @@ impl Starting<'_> {
 }
 
 impl PodRuntime {
+    /// Starts one container, or says why not. Given up between calls of the runtime, never within
+    /// one, when the sync is cancelled: what is under way in the runtime comes to its end.
     pub(crate) async fn start_container(
         &self,
         pod: &mut PodStart<'_>,
         what: &Starting<'_>,
-    ) -> Result<(), StartFailure> {
+        cancel: &CancellationToken,
+    ) -> Result<(), Stopped> {
+        let prepared = cancel.run_until_cancelled(self.prepare(pod, what)).await;
+        let config = prepared.ok_or(Stopped::Cancelled)??;
+        let log_path = config.log_path.clone();
+        let id = self.create_and_start(pod, what, config).await?;
+        self.link_log(pod, what, &id, &log_path).await;
+        let hook = cancel
+            .run_until_cancelled(self.post_start(pod, what, &id))
+            .await;
+        Ok(hook.ok_or(Stopped::Cancelled)??)
+    }
+
+    /// Everything before the first call that changes something; ends inside the gate.
+    async fn prepare(
+        &self,
+        pod: &mut PodStart<'_>,
+        what: &Starting<'_>,
+    ) -> Result<v1::ContainerConfig, StartFailure> {
         self.check_back_off(pod, what)?;
         self.inner.count(|c| c.container_started(what.kind));
         let image = self.ready_image(pod, what).await?;
@@ -106,10 +140,7 @@ impl PodRuntime {
             }
         };
         pod.gate.enter(StartClass::Cached).await;
-        let log_path = config.log_path.clone();
-        let id = self.create_and_start(pod, what, config).await?;
-        self.link_log(pod, what, &id, &log_path).await;
-        self.post_start(pod, what, &id).await
+        Ok(config)
     }
 
     fn failed(&self, pod: &PodStart<'_>, what: &Starting<'_>, message: &str) {

@@ -16,6 +16,7 @@ use krablet_pod::api::{Container, Pod, PodSpec};
 use krablet_pod::containers::{self, ContainerKind};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::{ContainerId, PodRef, SandboxId};
+use tokio_util::sync::CancellationToken;
 
 use crate::container_config::format_pod;
 use crate::dns::{self, DnsWarning, ResolvConf};
@@ -27,7 +28,7 @@ use crate::mounts::VolumeSource;
 use crate::pod_runtime::PodRuntime;
 use crate::sandbox_config::{SandboxInputs, sandbox_config};
 use crate::security::is_host_network;
-use crate::start::{PodStart, StartFailure, Starting};
+use crate::start::{PodStart, StartFailure, Starting, Stopped};
 
 const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
@@ -45,6 +46,8 @@ pub struct SyncInputs<'a> {
     /// Called once a new sandbox is there, with the pod's addresses: containers may follow much
     /// later, if their images have to be pulled.
     pub on_sandbox_ready: &'a (dyn Fn(&[String]) + Send + Sync),
+    /// Ends the sync before its next call that changes something.
+    pub cancel: &'a CancellationToken,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +64,8 @@ pub struct SyncOutcome {
     pub sandbox_ready: bool,
     /// All containers were taken down to start over: sync again at once.
     pub restart_all: bool,
+    /// Given up on request; what it did not come to is left undone.
+    pub cancelled: bool,
 }
 
 impl SyncOutcome {
@@ -129,6 +134,9 @@ impl PodRuntime {
         let sandbox = self
             .ready_sandbox(&inputs, &actions, &work, &images, &mut gate, out)
             .await?;
+        let Some(sandbox) = sandbox else {
+            return Ok(());
+        };
         let mut pod = PodStart {
             pod: inputs.pod,
             pod_ref: PodRef::of(inputs.pod),
@@ -141,7 +149,7 @@ impl PodRuntime {
             gate,
             acted: out.acted,
         };
-        self.start_all(&mut pod, &work, out).await;
+        self.start_all(&mut pod, &work, inputs.cancel, out).await;
         out.acted = pod.acted;
         Ok(())
     }
@@ -250,7 +258,7 @@ impl PodRuntime {
         images: &BTreeMap<String, v1::Image>,
         gate: &mut GateHold,
         out: &mut SyncOutcome,
-    ) -> Result<ReadySandbox, RuntimeError> {
+    ) -> Result<Option<ReadySandbox>, RuntimeError> {
         let pod_ref = PodRef::of(inputs.pod);
         let (config, warnings) = match self.sandbox_config(inputs, actions.attempt).await {
             Ok(config) => config,
@@ -268,22 +276,30 @@ impl PodRuntime {
                 let pod = format_pod(&pod_ref);
                 return Err(RuntimeError::SandboxConfig { pod, message });
             };
-            return Ok(ReadySandbox {
+            return Ok(Some(ReadySandbox {
                 id,
                 config,
                 ips: inputs.observed.ips().to_vec(),
-            });
+            }));
         }
         self.tell_dns_warnings(&pod_ref, warnings);
         let cached = work.iter().all(|start| {
             let name = start.container.image.as_deref().unwrap_or_default();
             images.contains_key(name)
         });
-        gate.enter(match cached {
+        let class = match cached {
             true => StartClass::Cached,
             false => StartClass::Uncached,
-        })
-        .await;
+        };
+        if inputs
+            .cancel
+            .run_until_cancelled(gate.enter(class))
+            .await
+            .is_none()
+        {
+            out.cancelled = true;
+            return Ok(None);
+        }
         out.acted = true;
         self.inner.count(|c| c.started_pods += 1);
         let created = self.create_sandbox(inputs.pod, &pod_ref, &config).await;
@@ -291,7 +307,7 @@ impl PodRuntime {
             created.inspect_err(|_| self.inner.count(|c| c.started_pods_errors += 1))?;
         out.sandbox_ready = true;
         (inputs.on_sandbox_ready)(&ips);
-        Ok(ReadySandbox { id, config, ips })
+        Ok(Some(ReadySandbox { id, config, ips }))
     }
 
     async fn sandbox_config(
@@ -393,10 +409,21 @@ impl PodRuntime {
     }
 
     /// Ephemeral, init, regular; a failed init container that is no sidecar ends it.
-    async fn start_all(&self, pod: &mut PodStart<'_>, work: &[Start<'_>], out: &mut SyncOutcome) {
+    async fn start_all(
+        &self,
+        pod: &mut PodStart<'_>,
+        work: &[Start<'_>],
+        cancel: &CancellationToken,
+        out: &mut SyncOutcome,
+    ) {
         for start in work {
-            let Err(failed) = self.start_container(pod, &start.starting()).await else {
-                continue;
+            let failed = match self.start_container(pod, &start.starting(), cancel).await {
+                Ok(()) => continue,
+                Err(Stopped::Failed(failed)) => failed,
+                Err(Stopped::Cancelled) => {
+                    out.cancelled = true;
+                    return;
+                }
             };
             let name = &start.container.name;
             let why = &failed.error;

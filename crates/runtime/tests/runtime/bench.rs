@@ -182,6 +182,7 @@ impl Bench {
             volumes,
             cgroup_parent: "/kubepods/besteffort/podu",
             on_sandbox_ready: &|_| {},
+            cancel: &tokio_util::sync::CancellationToken::new(),
         };
         self.runtime.sync_pod(inputs).await
     }

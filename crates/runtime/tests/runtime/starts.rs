@@ -112,6 +112,7 @@ async fn syncs_and_kills_can_be_tasks() {
     let pod = std::sync::Arc::new(pod(vec![], vec![container("a")]));
     let observed = bench.observed(&pod);
     let verdicts = krablet_core::probe::Verdicts::new();
+    let cancel = tokio_util::sync::CancellationToken::new();
     let sync = bench.runtime.sync_pod(krablet_runtime::SyncInputs {
         pod: &pod,
         observed: &observed,
@@ -119,6 +120,7 @@ async fn syncs_and_kills_can_be_tasks() {
         volumes: &[],
         cgroup_parent: "",
         on_sandbox_ready: &|_| {},
+        cancel: &cancel,
     });
     is_send(&sync);
     let kill = bench.runtime.kill_pod(Some(&pod), &observed, None);

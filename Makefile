@@ -1,0 +1,58 @@
+# krablet's chores. `make help` lists them.
+
+SHELL      := /bin/bash
+CARGO      ?= cargo
+SEEDS      ?= 2000
+SIM_FLAGS  := $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
+LAB        := $(CARGO) run --quiet --package krablet-testbed --bin krablet-lab --
+export KRABLET_BIN ?= $(CURDIR)/target/release/krablet
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint rooms unit sim e2e bench build docs clean tools
+
+help: ## list the chores
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: tools build ## bring up a private containerd and a krablet node on examples/, and watch it
+	@$(LAB) run
+
+test: tools lint build unit sim e2e ## everything that must pass: lint, unit tests, simulation, end-to-end tests
+
+check: tools lint unit ## the quick part of `make test`: lint and unit tests
+
+lint: rooms ## format, clippy with warnings denied, room rules
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+rooms: ## which crate may know which; what the pure ones must not touch
+	@$(CARGO) xtask rooms
+
+unit: ## unit tests of every crate
+	$(CARGO) test --workspace --exclude krablet-e2e --exclude krablet-testbed
+
+sim: ## random schedules in the simulated world: SEEDS=100000, or SEED=n to replay one
+	$(CARGO) run --quiet --profile sim --package krablet-sim -- $(SIM_FLAGS)
+
+e2e: build ## end-to-end tests on a real containerd, and in a VM with systemd and cgroup v2
+	$(CARGO) test --package krablet-testbed
+	$(CARGO) test --package krablet-e2e
+
+bench: tools build ## krablet against the raw runtime, with the promises of SPECIFICATION.md
+	$(CARGO) run --quiet --release --package krablet-bench -- $(BENCH)
+
+build: tools ## the release binary, target/release/krablet
+	$(CARGO) build --release --package krablet
+	@$(CARGO) xtask size
+
+docs: ## write the documents that are generated from code
+	KRABLET_UPDATE_DOCS=1 $(CARGO) test --quiet --package krablet-config --package krablet-metrics
+
+clean: ## remove build results and whatever a killed test bed left on the machine
+	-@$(LAB) clean
+	$(CARGO) clean
+
+# What the chores themselves need; the test bed installs its own parts when a test asks for them.
+tools:
+	@for tool in cargo rustc go cc; do \
+	  command -v $$tool >/dev/null || { echo "krablet needs $$tool: install Rust, Go and a C compiler first" >&2; exit 1; }; \
+	done

@@ -1,0 +1,154 @@
+//! Housekeeping: what follows from a look around the node, in its order, each step a function of
+//! its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use krablet_core::gc::Fate;
+use krablet_core::worker::{Stage, Update, UpdateKind};
+use krablet_pod::observed::ObservedPod;
+use krablet_pod::{ContainerId, PodRef, PodUid};
+use krablet_status::StatusStore;
+use tracing::info;
+
+use crate::housekeeping::Findings;
+use crate::steps::Garbage;
+use crate::sync_loop::SyncLoop;
+
+impl SyncLoop {
+    pub(crate) fn clean_up(&mut self, findings: Findings) {
+        if !self.tidy() {
+            return;
+        }
+        self.end_unknown_pods(&findings);
+        self.release_and_collect(findings);
+    }
+
+    /// The part that needs no look at the node. Nothing unknown may be touched while a source may
+    /// still claim it: false then.
+    pub(crate) fn tidy(&mut self) -> bool {
+        if !self.parts.desired.sources_ready(&self.parts.sources) {
+            return false;
+        }
+        self.drop_gone_workers();
+        self.stop_probes_of_ended_pods();
+        self.drop_statuses_of_gone_pods();
+        self.start_pods_without_worker();
+        true
+    }
+
+    fn drop_gone_workers(&mut self) {
+        let desired = self.parts.desired.clone();
+        let (_, effects) = self.workers.sync_known(|uid| desired.contains(uid));
+        self.carry_out(effects);
+        let workers = &self.workers;
+        self.ended.retain(|uid, _| workers.is_known(uid));
+    }
+
+    fn stop_probes_of_ended_pods(&self) {
+        let workers = &self.workers;
+        self.parts
+            .probes
+            .retain(&|uid| workers.stage(uid).is_some_and(|s| s < Stage::Terminated));
+    }
+
+    fn drop_statuses_of_gone_pods(&self) {
+        let keep = |uid: &PodUid| self.parts.desired.contains(uid) || self.workers.is_known(uid);
+        self.parts.status.retain(keep);
+        self.parts.steps.retain(&keep);
+    }
+
+    /// Wanted pods whose record was dropped (the UID was used again) start anew.
+    fn start_pods_without_worker(&mut self) {
+        for pod in self.parts.desired.all() {
+            if !self.workers.is_known(&PodRef::of(&pod).uid) {
+                self.send(&pod, UpdateKind::Create);
+            }
+        }
+    }
+
+    /// Pods that run without anybody wanting them.
+    fn end_unknown_pods(&mut self, findings: &Findings) {
+        for pod in &findings.alive {
+            let known = self
+                .workers
+                .stage(&pod.uid)
+                .is_some_and(|s| s != Stage::Finished);
+            if known || self.parts.desired.contains(&pod.uid) {
+                continue;
+            }
+            info!(pod = %pod, podUID = %pod.uid, "Ending a pod that no source wants");
+            let effects = self.workers.update(Update::orphan(pod.clone()));
+            self.carry_out(effects);
+        }
+    }
+
+    /// Directories and cgroups of pods that are gone, then dead containers, sandboxes and logs.
+    fn release_and_collect(&mut self, findings: Findings) {
+        let mut leftovers = findings.leftovers;
+        leftovers.retain(|uid| {
+            !self.workers.is_known(uid)
+                && !self.parts.desired.contains(uid)
+                && !findings.alive.iter().any(|p| p.uid == *uid)
+        });
+        let garbage = Garbage {
+            fates: self.fates(&findings.pods),
+            recorded: recorded_exits(&self.parts.status, &findings.pods),
+            pods: findings.pods,
+        };
+        let steps = self.parts.steps.clone();
+        self.housekeeping.spawn(async move {
+            steps.release_leftovers(leftovers).await;
+            steps.collect_garbage(garbage).await;
+        });
+    }
+
+    /// What the workers say of each pod's remains.
+    fn fates(&self, pods: &[Arc<ObservedPod>]) -> BTreeMap<PodUid, Fate> {
+        let fate = |uid: &PodUid| {
+            if self.parts.desired.contains(uid) && !self.workers.is_known(uid) {
+                Fate::Live
+            } else if self.workers.may_remove_content(uid) {
+                Fate::ContentRemovable
+            } else if self.workers.may_remove_runtime(uid) {
+                Fate::RuntimeRemovable
+            } else {
+                Fate::Live
+            }
+        };
+        let seen = pods.iter().map(|p| &p.pod.uid).chain(self.workers.uids());
+        seen.map(|uid| (uid.clone(), fate(uid))).collect()
+    }
+}
+
+/// Containers whose end stands in a status, and older instances of them: an instance is only ever
+/// followed by another once its end was told.
+fn recorded_exits(status: &StatusStore, pods: &[Arc<ObservedPod>]) -> BTreeSet<ContainerId> {
+    let mut recorded = BTreeSet::new();
+    for standing in status.all().values() {
+        let s = &standing.status;
+        let lists = [
+            &s.init_container_statuses,
+            &s.container_statuses,
+            &s.ephemeral_container_statuses,
+        ];
+        for container in lists.into_iter().flatten().flatten() {
+            let ends = [&container.state, &container.last_state]
+                .into_iter()
+                .flatten();
+            let ids = ends.filter_map(|s| s.terminated.as_ref()?.container_id.as_deref());
+            recorded.extend(ids.map(|id| ContainerId::from(id.rsplit("://").next().unwrap_or(id))));
+        }
+    }
+    for pod in pods {
+        let mut told = BTreeSet::new();
+        for container in &pod.containers {
+            if recorded.contains(&container.id) {
+                told.insert(container.name.clone());
+            } else if told.contains(&container.name) {
+                recorded.insert(container.id.clone());
+            }
+        }
+    }
+    recorded
+}
