@@ -225,6 +225,10 @@ impl Steps {
         if let Some(error) = &result.error {
             debug!(pod = %pod_ref, podUID = %pod_ref.uid, err = %error, "Error syncing pod, will retry");
         }
+        if result.acted {
+            // The runtime's events may be lost; what was done is looked at in any case.
+            self.parts.observer.request(&pod_ref.uid);
+        }
         if result.cancelled {
             return Outcome::Cancelled;
         }

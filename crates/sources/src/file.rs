@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use krablet_linux::{Entry, EntryKind, Files};
 use krablet_pod::api::Pod;
@@ -117,7 +117,12 @@ impl FileSource {
             },
         };
         match heard {
-            Ok(Some(())) => tokio::time::sleep(SETTLE).await,
+            Ok(Some(())) => {
+                tokio::time::sleep(SETTLE).await;
+                if drained(changes) {
+                    *changes = self.open_watch().await;
+                }
+            }
             Ok(None) => *changes = self.open_watch().await,
             Err(_) => {}
         }
@@ -291,6 +296,21 @@ impl FileSource {
             taken.push(Arc::new(pod));
         }
         taken
+    }
+}
+
+/// Takes what was told so far: the look that follows sees all of it, so a burst of changes is worth
+/// one look and not one for each file. True if the stream has ended.
+fn drained(changes: &mut Option<WatchStream>) -> bool {
+    let Some(stream) = changes else {
+        return true;
+    };
+    loop {
+        match stream.next().now_or_never() {
+            Some(Some(())) => {}
+            Some(None) => return true,
+            None => return false,
+        }
     }
 }
 

@@ -1,0 +1,252 @@
+//! The file and URL sources, from a change on disk or at a server to the set they deliver.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use krablet_linux::HostFiles;
+use krablet_net::{GrpcHealth, HttpGet, HttpResponse, Net, NetError};
+use krablet_pod::PodUid;
+use krablet_pod::api::Pod;
+use krablet_sources::{
+    Decode, FileSource, FileSourceConfig, InotifyWatch, SourceSet, TakeOver, UrlSource,
+    UrlSourceConfig,
+};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// A manifest is `name` or `name uid`; `bad` is refused.
+fn decode() -> Decode {
+    Arc::new(|bytes, _| {
+        let text = String::from_utf8_lossy(bytes).trim().to_owned();
+        if text.is_empty() || text.contains("bad") {
+            return Err(format!("cannot read {text:?}"));
+        }
+        let (name, uid) = text.split_once(' ').unwrap_or((&text, &text));
+        let mut pod = Pod::default();
+        pod.metadata.name = Some(name.to_owned());
+        pod.metadata.uid = Some(uid.to_owned());
+        Ok(vec![pod])
+    })
+}
+
+struct Watched {
+    dir: tempfile::TempDir,
+    sets: mpsc::Receiver<SourceSet>,
+    _task: JoinSet<()>,
+}
+
+impl Watched {
+    /// Watches `path` below a new directory.
+    fn new(path: &str, take_over: Option<Arc<dyn TakeOver>>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = FileSourceConfig {
+            path: dir.path().join(path),
+            check_frequency: Duration::from_millis(200),
+        };
+        let (sender, sets) = mpsc::channel(8);
+        let source = FileSource::new(
+            config,
+            Arc::new(HostFiles),
+            Arc::new(InotifyWatch),
+            decode(),
+            take_over,
+        );
+        let mut task = JoinSet::new();
+        task.spawn(source.run(sender));
+        Self {
+            dir,
+            sets,
+            _task: task,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        // As a careful editor does it: whole or not at all.
+        let temporary = self.path(".tmp");
+        std::fs::write(&temporary, text).unwrap();
+        std::fs::rename(temporary, self.path(name)).unwrap();
+    }
+
+    /// Waits for a set of exactly these pods.
+    async fn expect(&mut self, wanted: &[&str]) {
+        let mut last = String::from("no set at all");
+        let wait = async {
+            while let Some(set) = self.sets.recv().await {
+                let mut uids: Vec<String> = set
+                    .pods
+                    .iter()
+                    .filter_map(|p| p.metadata.uid.clone())
+                    .collect();
+                uids.sort();
+                if uids == wanted {
+                    return true;
+                }
+                last = format!("{uids:?}");
+            }
+            false
+        };
+        let came = tokio::time::timeout(Duration::from_secs(30), wait).await;
+        assert_eq!(came, Ok(true), "wanted {wanted:?}, last was {last}");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_is_followed() {
+    let mut w = Watched::new("", None);
+    w.expect(&[]).await;
+    w.put("a.yaml", "a");
+    w.expect(&["a"]).await;
+    w.put("b.yaml", "b");
+    w.put(".hidden", "h");
+    std::fs::create_dir(w.path("sub")).unwrap();
+    std::fs::write(w.path("sub/c.yaml"), "c").unwrap();
+    w.expect(&["a", "b"]).await;
+    w.put("a.yaml", "a a2");
+    w.expect(&["a2", "b"]).await;
+    std::fs::remove_file(w.path("b.yaml")).unwrap();
+    w.expect(&["a2"]).await;
+}
+
+#[tokio::test]
+async fn a_broken_edit_keeps_the_last_good_pod_and_costs_others_nothing() {
+    let mut w = Watched::new("", None);
+    w.put("a.yaml", "a");
+    w.expect(&["a"]).await;
+    w.put("a.yaml", "bad");
+    w.put("never-good.yaml", "bad");
+    w.put("b.yaml", "b");
+    w.expect(&["a", "b"]).await;
+    w.put("a.yaml", "a a2");
+    w.expect(&["a2", "b"]).await;
+    std::fs::remove_file(w.path("a.yaml")).unwrap();
+    w.expect(&["b"]).await;
+}
+
+#[tokio::test]
+async fn one_file_is_followed_even_if_it_comes_later() {
+    let mut w = Watched::new("one.yaml", None);
+    w.expect(&[]).await;
+    w.put("one.yaml", "a");
+    w.put("other.yaml", "b");
+    w.expect(&["a"]).await;
+    std::fs::remove_file(w.path("one.yaml")).unwrap();
+    w.expect(&[]).await;
+}
+
+#[tokio::test]
+async fn a_directory_that_comes_later_or_goes_is_noticed() {
+    let mut w = Watched::new("manifests", None);
+    w.expect(&[]).await;
+    std::fs::create_dir(w.path("manifests")).unwrap();
+    w.put("manifests/a.yaml", "a");
+    w.expect(&["a"]).await;
+    std::fs::remove_dir_all(w.path("manifests")).unwrap();
+    w.expect(&[]).await;
+}
+
+#[tokio::test]
+async fn symlinked_manifests_are_read_through_the_link() {
+    let mut w = Watched::new("", None);
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::write(elsewhere.path().join("real"), "a").unwrap();
+    std::os::unix::fs::symlink(elsewhere.path().join("real"), w.path("link.yaml")).unwrap();
+    std::os::unix::fs::symlink(Path::new("/nowhere"), w.path("dangling.yaml")).unwrap();
+    w.expect(&["a"]).await;
+}
+
+struct Adopts;
+
+#[async_trait]
+impl TakeOver for Adopts {
+    async fn running_as(&self, pod: &Pod, _: Timestamp) -> Option<PodUid> {
+        (pod.metadata.name.as_deref() == Some("a")).then(|| "theirs".into())
+    }
+}
+
+#[tokio::test]
+async fn running_pods_are_adopted_under_their_uid() {
+    let mut w = Watched::new("", Some(Arc::new(Adopts)));
+    w.put("a.yaml", "a");
+    w.put("b.yaml", "b");
+    w.expect(&["b", "theirs"]).await;
+}
+
+/// Answers from a list, the last one for ever.
+struct Scripted {
+    answers: Mutex<Vec<Result<HttpResponse, NetError>>>,
+    asked: Mutex<Vec<HttpGet>>,
+}
+
+#[async_trait]
+impl Net for Scripted {
+    async fn http_get(&self, request: HttpGet) -> Result<HttpResponse, NetError> {
+        self.asked.lock().unwrap().push(request);
+        let mut answers = self.answers.lock().unwrap();
+        if answers.len() > 1 {
+            return answers.remove(0);
+        }
+        answers[0].clone()
+    }
+
+    async fn tcp_connect(&self, _: &str, _: u16, _: Duration) -> Result<(), NetError> {
+        Err(NetError::Timeout)
+    }
+
+    async fn grpc_health(
+        &self,
+        _: &str,
+        _: u16,
+        _: &str,
+        _: Duration,
+    ) -> Result<GrpcHealth, NetError> {
+        Err(NetError::Timeout)
+    }
+}
+
+fn answer(status: u16, body: &str) -> Result<HttpResponse, NetError> {
+    Ok(HttpResponse {
+        status,
+        location: None,
+        body: body.into(),
+        truncated: false,
+        content_type: None,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_url_is_polled_and_bad_answers_change_nothing() {
+    let net = Arc::new(Scripted {
+        answers: Mutex::new(vec![
+            answer(200, "a"),
+            answer(200, "a"),
+            answer(500, "b"),
+            answer(200, ""),
+            answer(200, "bad"),
+            Err(NetError::Timeout),
+            answer(200, "c"),
+        ]),
+        asked: Mutex::default(),
+    });
+    let config = UrlSourceConfig {
+        url: "http://node/pods".into(),
+        headers: vec![("X-Node".into(), "n".into())],
+        check_frequency: Duration::from_secs(20),
+    };
+    let (sender, mut sets) = mpsc::channel(8);
+    let mut task = JoinSet::new();
+    task.spawn(UrlSource::new(config, net.clone(), decode()).run(sender));
+    let uid = |set: SourceSet| set.pods[0].metadata.uid.clone().unwrap();
+    assert_eq!(uid(sets.recv().await.unwrap()), "a");
+    assert_eq!(uid(sets.recv().await.unwrap()), "c");
+    let asked = net.asked.lock().unwrap();
+    assert_eq!(asked.len(), 7);
+    assert_eq!(asked[0].headers, [("X-Node".to_owned(), "n".to_owned())]);
+    assert_eq!(asked[0].timeout, Duration::from_secs(10));
+}
