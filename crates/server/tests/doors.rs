@@ -1,0 +1,218 @@
+//! The doors as clients find them: over real sockets.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use krablet_events::{Recorder, Subject, reason};
+use krablet_pod::PodRef;
+use krablet_pod::api::Pod;
+use krablet_server::{
+    EventLine, Listener, NodeView, PodRow, serve_control, serve_healthz, serve_read_only,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+struct FakeNode {
+    pods: Mutex<Vec<Pod>>,
+    bell: watch::Sender<u64>,
+    recorder: Recorder,
+    failing: Mutex<Vec<(&'static str, String)>>,
+}
+
+impl FakeNode {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            pods: Mutex::default(),
+            bell: watch::Sender::new(0),
+            recorder: Recorder::new(|| Timestamp::UNIX_EPOCH),
+            failing: Mutex::default(),
+        })
+    }
+
+    fn add_pod(&self, name: &str) {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some(name.to_owned());
+        pod.metadata.uid = Some(format!("uid-{name}"));
+        pod.metadata.namespace = Some("ns".to_owned());
+        self.pods.lock().unwrap().push(pod);
+        self.bell.send_modify(|n| *n += 1);
+    }
+}
+
+impl NodeView for FakeNode {
+    fn pods(&self) -> Vec<Pod> {
+        self.pods.lock().unwrap().clone()
+    }
+    fn pod_changes(&self) -> watch::Receiver<u64> {
+        self.bell.subscribe()
+    }
+    fn events(&self) -> &Recorder {
+        &self.recorder
+    }
+    fn failing_checks(&self) -> Vec<(&'static str, String)> {
+        self.failing.lock().unwrap().clone()
+    }
+    fn check_names(&self) -> &'static [&'static str] {
+        &["ping", "syncloop"]
+    }
+    fn metrics(&self) -> String {
+        "kubelet_node_name{node=\"n\"} 1\n".to_owned()
+    }
+    fn probe_metrics(&self) -> String {
+        String::new()
+    }
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+}
+
+async fn ask(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    path: &str,
+) -> Response<Incoming> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let request = Request::get(path)
+        .header("Host", "x")
+        .body(Empty::<Bytes>::new())
+        .unwrap();
+    sender.send_request(request).await.unwrap()
+}
+
+async fn text(response: Response<Incoming>) -> (u16, String) {
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+async fn tcp() -> (Listener, std::net::SocketAddr) {
+    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+#[tokio::test]
+async fn health_tells_which_check_fails() {
+    let node = FakeNode::new();
+    let (listener, address) = tcp().await;
+    let mut door = JoinSet::new();
+    door.spawn(serve_healthz(listener, node.clone()));
+    let get = |path: &'static str| async move {
+        text(ask(TcpStream::connect(address).await.unwrap(), path).await).await
+    };
+    assert_eq!(get("/healthz").await, (200, "ok".into()));
+    assert_eq!(
+        get("/healthz?verbose").await,
+        (
+            200,
+            "[+]ping ok\n[+]syncloop ok\nhealthz check passed\n".into()
+        )
+    );
+    *node.failing.lock().unwrap() = vec![("syncloop", "stuck".into())];
+    assert_eq!(
+        get("/healthz").await,
+        (
+            500,
+            "[+]ping ok\n[-]syncloop failed: stuck\nhealthz check failed\n".into()
+        )
+    );
+    assert_eq!(get("/healthz/ping").await, (200, "ok".into()));
+    assert_eq!(get("/healthz/syncloop").await.0, 500);
+    assert_eq!(get("/healthz/other").await.0, 404);
+    assert_eq!(
+        get("/pods").await.0,
+        404,
+        "the health port shows nothing else"
+    );
+}
+
+#[tokio::test]
+async fn the_read_only_port_serves_pods_and_metrics() {
+    let node = FakeNode::new();
+    node.add_pod("web");
+    let (listener, address) = tcp().await;
+    let mut door = JoinSet::new();
+    door.spawn(serve_read_only(listener, node));
+    let (status, body) = text(ask(TcpStream::connect(address).await.unwrap(), "/pods").await).await;
+    assert_eq!(status, 200);
+    let list: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(list["kind"], "PodList");
+    assert_eq!(list["items"][0]["metadata"]["name"], "web");
+    let (_, metrics) =
+        text(ask(TcpStream::connect(address).await.unwrap(), "/metrics").await).await;
+    assert!(metrics.starts_with("kubelet_node_name"));
+}
+
+#[tokio::test]
+async fn nonsense_and_silence_cost_nobody_else_anything() {
+    let (listener, address) = tcp().await;
+    let mut door = JoinSet::new();
+    door.spawn(serve_healthz(listener, FakeNode::new()));
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    let mut nonsense = TcpStream::connect(address).await.unwrap();
+    nonsense
+        .write_all(b"\x16\x03\x01 no http\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = Vec::new();
+    let _ = nonsense.read_to_end(&mut answer).await;
+    let mut huge = TcpStream::connect(address).await.unwrap();
+    let head = format!("GET / HTTP/1.1\r\nX: {}\r\n", "a".repeat(1 << 20));
+    let _ = huge.write_all(head.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = huge.read_to_end(&mut answer).await;
+    let fine = text(ask(TcpStream::connect(address).await.unwrap(), "/healthz").await).await;
+    assert_eq!(fine, (200, "ok".into()));
+}
+
+#[tokio::test]
+async fn the_command_socket_is_private_and_streams_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("krablet.sock");
+    std::fs::write(&path, "left over").unwrap();
+    let listener = Listener::unix(&path).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let node = FakeNode::new();
+    let mut door = JoinSet::new();
+    door.spawn(serve_control(listener, node.clone()));
+
+    node.add_pod("a");
+    let mut rows = ask(
+        UnixStream::connect(&path).await.unwrap(),
+        "/v1/rows?watch=true",
+    )
+    .await;
+    let mut next = async || {
+        let frame = tokio::time::timeout(Duration::from_secs(30), rows.body_mut().frame()).await;
+        let data = frame.unwrap().unwrap().unwrap().into_data().unwrap();
+        serde_json::from_slice::<Vec<PodRow>>(&data).unwrap()
+    };
+    assert_eq!(next().await.len(), 1);
+    node.add_pod("b");
+    assert_eq!(next().await.len(), 2);
+    let subject = Subject::Pod(PodRef::new("uid-b", "ns", "b"));
+    node.recorder
+        .normal(subject, reason::STARTED, "Container started");
+    assert_eq!(next().await[1].last_event, "Started: Container started");
+
+    let (_, lines) = text(ask(UnixStream::connect(&path).await.unwrap(), "/v1/events").await).await;
+    let event: EventLine = serde_json::from_str(lines.trim()).unwrap();
+    assert_eq!(
+        (event.object.as_str(), event.reason.as_str()),
+        ("ns/b", "Started")
+    );
+}
