@@ -1,0 +1,283 @@
+//! The real parts a test stands on, each pinned by a Go module of its own under `testbed/parts` and
+//! built on first use.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache;
+
+/// One thing to build; only what a test asks for is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// containerd, its runc shim, and ctr.
+    Containerd,
+    /// The CNI plugins bridge, host-local, loopback and portmap.
+    Cni,
+    Crictl,
+    Etcd,
+    KubeApiserver,
+    KubeControllerManager,
+    KubeScheduler,
+    Kubeadm,
+    Kubectl,
+    Kubelet,
+}
+
+const KUBERNETES: &str = "v1.36.4";
+
+impl Part {
+    /// All of them, in the order that is best to build them in.
+    pub const ALL: [Part; 10] = [
+        Part::Containerd,
+        Part::Cni,
+        Part::Crictl,
+        Part::Etcd,
+        Part::Kubelet,
+        Part::KubeApiserver,
+        Part::KubeControllerManager,
+        Part::KubeScheduler,
+        Part::Kubectl,
+        Part::Kubeadm,
+    ];
+
+    /// The name by which `krablet-lab parts` knows it, and of its place in the cache.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Containerd => "containerd",
+            Part::Cni => "cni",
+            Part::Crictl => "crictl",
+            Part::Etcd => "etcd",
+            Part::KubeApiserver => "kube-apiserver",
+            Part::KubeControllerManager => "kube-controller-manager",
+            Part::KubeScheduler => "kube-scheduler",
+            Part::Kubeadm => "kubeadm",
+            Part::Kubectl => "kubectl",
+            Part::Kubelet => "kubelet",
+        }
+    }
+
+    /// The directory of the module under `testbed/parts`.
+    fn module(self) -> &'static str {
+        match self {
+            Part::Containerd => "containerd",
+            Part::Cni => "cni",
+            Part::Crictl => "crictl",
+            Part::Etcd => "etcd",
+            _ => "kubernetes",
+        }
+    }
+
+    /// The binaries it consists of, each with the package it is built from.
+    fn commands(self) -> Vec<(&'static str, String)> {
+        let all = |prefix: &str, names: &[&'static str]| {
+            names
+                .iter()
+                .map(|path| {
+                    (
+                        path.rsplit('/').next().unwrap_or(path),
+                        format!("{prefix}/{path}"),
+                    )
+                })
+                .collect()
+        };
+        match self {
+            Part::Containerd => all(
+                "github.com/containerd/containerd/v2/cmd",
+                &["containerd", "containerd-shim-runc-v2", "ctr"],
+            ),
+            Part::Cni => all(
+                "github.com/containernetworking/plugins/plugins",
+                &[
+                    "ipam/host-local",
+                    "main/bridge",
+                    "main/loopback",
+                    "meta/portmap",
+                ],
+            ),
+            Part::Crictl => all("sigs.k8s.io/cri-tools/cmd", &["crictl"]),
+            Part::Etcd => vec![("etcd", "go.etcd.io/etcd/server/v3".to_owned())],
+            _ => all("k8s.io/kubernetes/cmd", &[self.name()]),
+        }
+    }
+
+    /// Kubernetes commands say v0.0.0 of themselves unless told otherwise, and refuse each other.
+    fn ldflags(self) -> String {
+        let mut flags = "-s -w".to_owned();
+        if self.module() == "kubernetes" {
+            let package = "k8s.io/component-base/version";
+            flags.push_str(&format!(
+                " -X {package}.gitVersion={KUBERNETES} -X {package}.gitMajor=1 -X {package}.gitMinor=36"
+            ));
+        }
+        flags
+    }
+}
+
+impl std::str::FromStr for Part {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let known = || Part::ALL.map(Part::name).join(", ");
+        Part::ALL
+            .into_iter()
+            .find(|part| part.name() == name)
+            .with_context(|| format!("no part {name:?}; there are {}", known()))
+    }
+}
+
+/// Where the binaries of the parts asked for are.
+#[derive(Clone, Debug)]
+pub struct Bins {
+    dirs: Vec<PathBuf>,
+}
+
+impl Bins {
+    /// The path of one binary, such as `ctr`.
+    pub fn path(&self, binary: &str) -> Result<PathBuf> {
+        self.dirs
+            .iter()
+            .map(|dir| dir.join(binary))
+            .find(|path| path.is_file())
+            .with_context(|| format!("{binary} is in none of {:?}", self.dirs))
+    }
+
+    /// The directories, one per part, in the order asked for.
+    pub fn dirs(&self) -> &[PathBuf] {
+        &self.dirs
+    }
+
+    /// A `PATH` that finds the parts first and then the system's programs.
+    pub fn path_variable(&self) -> String {
+        let mut dirs: Vec<String> = self
+            .dirs
+            .iter()
+            .map(|dir| dir.display().to_string())
+            .collect();
+        dirs.push("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
+        dirs.join(":")
+    }
+}
+
+/// Builds what is missing and says where everything is. Blocks; the first time for minutes.
+pub fn ensure(parts: &[Part]) -> Result<Bins> {
+    let dirs = parts
+        .iter()
+        .map(|part| ensure_one(*part))
+        .collect::<Result<_>>()?;
+    Ok(Bins { dirs })
+}
+
+impl Bins {
+    /// The same with another directory before the others.
+    fn preferring(mut self, dir: PathBuf) -> Self {
+        self.dirs.insert(0, dir);
+        self
+    }
+}
+
+/// The distribution's own containerd in front of these parts: unpacked, not installed, so that no
+/// service comes with it. Older than ours: it has no container events and no runtime configuration.
+pub fn with_debian_containerd(bins: Bins) -> Result<Bins> {
+    let dir = cache::entry(
+        "containerd-debian",
+        &cache::digest([b"1".as_slice()]),
+        |dir| {
+            // The download is done by an unprivileged user where it can be.
+            let mut download = Command::new("apt-get");
+            download
+                .current_dir(dir)
+                .args(["-q", "download", "containerd"]);
+            if cache::run(&mut download).is_err() {
+                crate::packages::apt(&["update"])?;
+                cache::run(&mut download)?;
+            }
+            let archive = std::fs::read_dir(dir)?
+                .next()
+                .context("apt-get left no file")??
+                .path();
+            cache::run(
+                Command::new("dpkg-deb")
+                    .arg("-x")
+                    .arg(&archive)
+                    .arg(dir.join("unpacked")),
+            )?;
+            for name in ["containerd", "containerd-shim-runc-v2", "ctr"] {
+                std::fs::rename(dir.join("unpacked/usr/bin").join(name), dir.join(name))?;
+            }
+            std::fs::remove_dir_all(dir.join("unpacked"))?;
+            Ok(std::fs::remove_file(archive)?)
+        },
+    )?;
+    Ok(bins.preferring(dir))
+}
+
+fn ensure_one(part: Part) -> Result<PathBuf> {
+    let module = cache::sources().join("parts").join(part.module());
+    let read = |name: &str| {
+        let path = module.join(name);
+        std::fs::read(&path).with_context(|| format!("reading {}", path.display()))
+    };
+    let (requirements, sums) = (read("go.mod")?, read("go.sum")?);
+    let commands = part.commands();
+    let flags = part.ldflags();
+    let names: Vec<&str> = commands
+        .iter()
+        .map(|(_, package)| package.as_str())
+        .collect();
+    let names = names.join(" ");
+    let key = cache::digest([&requirements, &sums, flags.as_bytes(), names.as_bytes()]);
+    cache::entry(part.name(), &key, |dir| {
+        for (name, package) in &commands {
+            cache::progress(&format!("building {name} with Go"));
+            go_build(&module, &flags, &dir.join(name), package)?;
+        }
+        Ok(())
+    })
+}
+
+/// A static binary from a package that the module in `module` requires or contains.
+pub(crate) fn go_build(module: &Path, ldflags: &str, output: &Path, package: &str) -> Result<()> {
+    let mut go = Command::new("go");
+    go.current_dir(module)
+        .env("CGO_ENABLED", "0")
+        .env("GOWORK", "off")
+        .args([
+            "build",
+            "-trimpath",
+            "-buildvcs=false",
+            "-mod=readonly",
+            "-ldflags",
+            ldflags,
+            "-o",
+        ])
+        .arg(output)
+        .arg(package);
+    if Command::new("go").arg("version").output().is_err() {
+        bail!("Go is not installed (no `go` in PATH); it builds the parts of the test bed");
+    }
+    cache::run(&mut go).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_a_tool_of_its_pinned_module() {
+        for part in Part::ALL {
+            let module = cache::sources().join("parts").join(part.module());
+            let text = std::fs::read_to_string(module.join("go.mod")).unwrap();
+            for (_, package) in part.commands() {
+                assert!(
+                    text.contains(&package),
+                    "{package} is not in {}",
+                    module.display()
+                );
+            }
+            assert!(module.join("go.sum").is_file());
+            assert_eq!(part.name().parse::<Part>().unwrap(), part);
+        }
+    }
+}

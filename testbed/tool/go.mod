@@ -1,0 +1,3 @@
+module krablet.local/testbed/tool
+
+go 1.24
