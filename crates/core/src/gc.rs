@@ -7,8 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use krablet_pod::api::PodSpec;
-use krablet_pod::containers::init_containers;
 use krablet_pod::observed::{ContainerState, ObservedContainer, ObservedPod};
 use krablet_pod::paths::{legacy_log_symlink, uid_of_log_dir};
 use krablet_pod::{ContainerId, PodRef, PodUid, SandboxId};
@@ -35,13 +33,6 @@ impl Default for GcPolicy {
             per_container: Some(1),
             total: None,
         }
-    }
-}
-
-impl GcPolicy {
-    /// How many dead instances the fast path on a container's death leaves.
-    pub fn keep_on_death(&self) -> usize {
-        self.per_container.unwrap_or(usize::MAX).max(1)
     }
 }
 
@@ -131,7 +122,7 @@ pub fn dead_containers(inputs: &GcInputs<'_>) -> Vec<DeadContainer> {
         });
     }
     let old = |c: &Candidate<'_>| {
-        let age = inputs.now.saturating_sub(c.container.created_at);
+        let age = inputs.now.saturating_sub(c.container.created_at).max(0);
         u64::try_from(age).is_ok_and(|age| Duration::from_nanos(age) >= inputs.policy.min_age)
     };
     if let Some(keep) = inputs.policy.per_container {
@@ -282,62 +273,6 @@ pub fn dead_sandboxes(
         chosen.append(&mut dead);
     }
     chosen
-}
-
-/// The fast path when a container died: older dead instances of the same container go at once,
-/// and all dead containers of a pod that is gone.
-pub fn on_death(
-    pod: &ObservedPod,
-    died: &ContainerId,
-    fate: Fate,
-    keep: usize,
-    recorded: &dyn Fn(&ContainerId) -> bool,
-) -> Vec<DeadContainer> {
-    let exited = |c: &&ObservedContainer| c.state == ContainerState::Exited;
-    if fate == Fate::ContentRemovable {
-        return pod
-            .containers
-            .iter()
-            .filter(exited)
-            .map(|c| DeadContainer::new(&pod.pod, c))
-            .collect();
-    }
-    let Some(died) = pod.container(died) else {
-        return Vec::new();
-    };
-    pod.instances(&died.name)
-        .filter(exited)
-        .skip(keep)
-        .filter(|c| recorded(&c.id))
-        .map(|c| DeadContainer::new(&pod.pod, c))
-        .collect()
-}
-
-/// Instances of init containers to remove before one is started: all finished ones but the
-/// newest of each.
-pub fn old_init_containers(
-    spec: &PodSpec,
-    pod: &ObservedPod,
-    recorded: &dyn Fn(&ContainerId) -> bool,
-) -> Vec<DeadContainer> {
-    let finished = |c: &&ObservedContainer| {
-        matches!(c.state, ContainerState::Exited | ContainerState::Unknown)
-    };
-    init_containers(spec)
-        .iter()
-        .flat_map(|init| pod.instances(&init.name).filter(finished).skip(1))
-        .filter(|c| c.state == ContainerState::Unknown || recorded(&c.id))
-        .map(|c| DeadContainer::new(&pod.pod, c))
-        .collect()
-}
-
-/// Every instance of the init containers that is not running: they are run again in a new sandbox.
-pub fn all_init_containers(spec: &PodSpec, pod: &ObservedPod) -> Vec<DeadContainer> {
-    init_containers(spec)
-        .iter()
-        .flat_map(|init| pod.instances(&init.name).filter(|c| !c.is_running()))
-        .map(|c| DeadContainer::new(&pod.pod, c))
-        .collect()
 }
 
 /// The pod log directories to remove, of those named: directories of pods that are gone. A name

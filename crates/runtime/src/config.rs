@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use krablet_cri::{ImageService, RuntimeService};
 use krablet_events::Recorder;
-use krablet_metrics::RuntimeMetrics;
 use krablet_linux::{Files, WallClock};
+use krablet_metrics::RuntimeMetrics;
 use krablet_net::Net;
 use krablet_pod::Quantity;
 use krablet_pod::paths::RootDir;

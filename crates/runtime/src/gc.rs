@@ -97,22 +97,6 @@ impl ContainerGc {
         report
     }
 
-    /// The fast path when a container died: its older dead instances, or all dead containers of a
-    /// pod that is gone.
-    pub async fn remove_dead(
-        &self,
-        pod: &ObservedPod,
-        died: &ContainerId,
-        fate: Fate,
-        recorded: &(dyn Fn(&ContainerId) -> bool + Sync),
-    ) -> GcReport {
-        let keep = self.settings.policy.keep_on_death();
-        let dead = gc::on_death(pod, died, fate, keep, recorded);
-        let mut report = GcReport::default();
-        self.remove_containers(dead, &mut report).await;
-        report
-    }
-
     fn inputs<'a>(&self, round: &GcRound<'a>) -> GcInputs<'a> {
         GcInputs {
             pods: round.pods,

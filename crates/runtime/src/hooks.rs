@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use krablet_cri::RuntimeService;
 use krablet_events::{Recorder, Subject, reason};
+use krablet_metrics::{Counter, RuntimeMetrics};
 use krablet_net::{HttpGet, Net, NetError, Redirects};
 use krablet_pod::api::{ContainerPort, HTTPGetAction, LifecycleHandler};
 use krablet_pod::{ContainerId, PodRef};
@@ -33,6 +34,20 @@ pub(crate) struct Hooks {
     runtime: Arc<dyn RuntimeService>,
     net: Arc<dyn Net>,
     recorder: Recorder,
+    metrics: RuntimeMetrics,
+}
+
+/// A sleep that counts itself when it is dropped before its end.
+struct Sleeping<'a> {
+    cut_short: Option<&'a Counter>,
+}
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        if let Some(counter) = self.cut_short {
+            counter.add(1);
+        }
+    }
 }
 
 impl Hooks {
@@ -41,6 +56,7 @@ impl Hooks {
             runtime: deps.runtime.clone(),
             net: deps.net.clone(),
             recorder: deps.recorder.clone(),
+            metrics: deps.metrics.clone(),
         }
     }
 
@@ -76,10 +92,14 @@ impl Hooks {
                 )
             })
         } else if let Some(sleep) = &handler.sleep {
+            let mut sleeping = Sleeping {
+                cut_short: Some(&self.metrics.sleeps_cut_short),
+            };
             tokio::time::sleep(Duration::from_secs(
                 u64::try_from(sleep.seconds).unwrap_or(0),
             ))
             .await;
+            sleeping.cut_short = None;
             Ok(())
         } else {
             Err(format!("Cannot run handler: invalid handler {}", whose()))
@@ -124,6 +144,7 @@ impl Hooks {
                 let subject = Subject::Pod(target.pod.clone());
                 self.recorder
                     .warning(subject, reason::LIFECYCLE_HTTP_FALLBACK, message);
+                self.metrics.http_fallbacks.add(1);
                 return Ok(());
             }
         }

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Paths;
 use crate::container_config::{ContainerInputs, container_config};
+use crate::counters;
 use crate::env::{EnvInputs, environment};
 use crate::gate::{GateHold, StartClass};
 use crate::hooks::HookTarget;
@@ -130,7 +131,7 @@ impl PodRuntime {
         what: &Starting<'_>,
     ) -> Result<v1::ContainerConfig, StartFailure> {
         self.check_back_off(pod, what)?;
-        self.inner.count(|c| c.container_started(what.kind));
+        counters::container_started(&self.inner.deps.metrics, what.kind);
         let image = self.ready_image(pod, what).await?;
         let config = match self.instance_config(pod, what, &image).await {
             Ok(config) => config,

@@ -16,9 +16,11 @@ use krablet_pod::api::{Container, Pod, PodSpec};
 use krablet_pod::containers::{self, ContainerKind};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::{ContainerId, PodRef, SandboxId};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::container_config::format_pod;
+use crate::counters;
 use crate::dns::{self, DnsWarning, ResolvConf};
 use crate::error::RuntimeError;
 use crate::gate::{GateHold, StartClass};
@@ -32,6 +34,8 @@ use crate::start::{PodStart, StartFailure, Starting, Stopped};
 
 const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
+/// The runtime's default one: runtime classes are known to an API server only.
+const RUNTIME_HANDLER: &str = "";
 
 /// One pod as it should be, and as it was seen to be.
 #[derive(Clone, Copy)]
@@ -301,10 +305,10 @@ impl PodRuntime {
             return Ok(None);
         }
         out.acted = true;
-        self.inner.count(|c| c.started_pods += 1);
+        let metrics = &self.inner.deps.metrics;
+        metrics.started_pods.add(1);
         let created = self.create_sandbox(inputs.pod, &pod_ref, &config).await;
-        let (id, ips) =
-            created.inspect_err(|_| self.inner.count(|c| c.started_pods_errors += 1))?;
+        let (id, ips) = created.inspect_err(|_| metrics.started_pods_errors.add(1))?;
         out.sandbox_ready = true;
         (inputs.on_sandbox_ready)(&ips);
         Ok(Some(ReadySandbox { id, config, ips }))
@@ -381,9 +385,20 @@ impl PodRuntime {
                 source,
             });
         }
-        let id = match deps.runtime.run_pod_sandbox(config.clone(), "").await {
+        let begun = Instant::now();
+        let ran = deps
+            .runtime
+            .run_pod_sandbox(config.clone(), RUNTIME_HANDLER)
+            .await;
+        let took = begun.elapsed();
+        let metrics = &deps.metrics;
+        metrics
+            .run_sandbox_duration
+            .observe_duration(&[RUNTIME_HANDLER], took);
+        let id = match ran {
             Ok(id) => id,
             Err(source) => {
+                metrics.run_sandbox_errors.add(&[RUNTIME_HANDLER], 1);
                 self.sandbox_failed(pod_ref, &source.to_string());
                 return Err(RuntimeError::CreateSandbox {
                     pod: format_pod(pod_ref),
@@ -428,8 +443,7 @@ impl PodRuntime {
             let name = &start.container.name;
             let why = &failed.error;
             if why.reason != CRASH_LOOP_BACK_OFF {
-                self.inner
-                    .count(|c| c.container_failed(start.kind, why.reason));
+                counters::container_failed(&self.inner.deps.metrics, start.kind, why.reason);
             }
             tracing::info!(pod = %pod.pod_ref, podUID = %pod.pod_ref.uid, containerName = name, reason = why.reason, containerMessage = why.message, "Container start failed in pod");
             out.not_started(name, failed);

@@ -1,6 +1,5 @@
 use super::*;
 use krablet_pod::Ticket;
-use krablet_pod::api::Container;
 use krablet_pod::observed::{ContainerMemory, ObservedSandbox};
 
 const SECOND: i64 = 1_000_000_000;
@@ -239,63 +238,6 @@ fn sandboxes_that_are_empty_and_not_ready_go() {
     );
     world.sources_ready = false;
     assert_eq!(show(&world, &[]), "live1-s2 live2-s2");
-}
-
-#[test]
-fn a_death_clears_its_elders() {
-    let live = pod(
-        "live",
-        &[true],
-        &["a:1:run", "a:5:exit", "a:9:exit", "b:2:exit", "b:3:exit"],
-    );
-    let died = ContainerId::from("live/a@5");
-    let recorded = |_: &ContainerId| true;
-    let removed = |fate, keep| ids(&on_death(&live, &died, fate, keep, &recorded));
-    assert_eq!(removed(Fate::Live, 1), "live/a@9");
-    assert_eq!(removed(Fate::Live, 2), "");
-    assert_eq!(
-        removed(Fate::ContentRemovable, 1),
-        "live/a@5 live/a@9 live/b@2 live/b@3"
-    );
-    let unknown = on_death(&live, &"x".into(), Fate::Live, 1, &recorded);
-    assert_eq!(ids(&unknown), "");
-    let none = on_death(&live, &died, Fate::Live, 1, &|_| false);
-    assert_eq!(ids(&none), "");
-    assert_eq!(GcPolicy::default().keep_on_death(), 1);
-}
-
-#[test]
-fn init_containers_keep_their_newest_end() {
-    let spec = PodSpec {
-        init_containers: Some(vec![Container {
-            name: "i".into(),
-            ..Container::default()
-        }]),
-        ..PodSpec::default()
-    };
-    let seen = pod(
-        "live",
-        &[true],
-        &[
-            "i:0:run",
-            "i:1:exit",
-            "i:2:exit",
-            "i:3:unknown",
-            "a:1:exit",
-            "a:2:exit",
-        ],
-    );
-    let old = old_init_containers(&spec, &seen, &|_| true);
-    assert_eq!(ids(&old), "live/i@2 live/i@3");
-    assert!(old[1].stop_first);
-    assert_eq!(
-        ids(&old_init_containers(&spec, &seen, &|_| false)),
-        "live/i@3"
-    );
-    assert_eq!(
-        ids(&all_init_containers(&spec, &seen)),
-        "live/i@1 live/i@2 live/i@3"
-    );
 }
 
 #[test]

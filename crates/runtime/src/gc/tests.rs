@@ -379,19 +379,6 @@ async fn links_go_that_lead_nowhere_unless_their_container_still_runs() {
 }
 
 #[tokio::test]
-async fn on_a_death_older_instances_go_at_once() {
-    let pods = [pod("live", None, &[2, 1, 0])];
-    let w = world(&pods);
-    let report =
-        w.gc.remove_dead(&pods[0], &"live-c2".into(), Fate::Live, &|id| {
-            id.as_str() != "live-c0"
-        })
-        .await;
-    assert_eq!(report.containers, ["live-c1".into()].into());
-    assert_eq!(w.runtime.take_calls(), ["remove container live-c1"]);
-}
-
-#[tokio::test]
 async fn absent_log_directories_are_fine_and_broken_ones_are_told() {
     let w = world(&[]);
     assert_eq!(

@@ -11,6 +11,7 @@ use krablet_core::backoff::{Backoff, PullBackoff, go_duration, pull_event};
 use krablet_core::start::{self, StartError};
 use krablet_cri::{Error as CriError, ImageService, v1};
 use krablet_events::{Recorder, Subject, reason};
+use krablet_metrics::{RuntimeMetrics, image_size_class};
 use krablet_pod::PodUid;
 use tokio::time::Instant;
 
@@ -65,6 +66,7 @@ pub(crate) struct Images {
     epoch: Instant,
     limits: PullLimits,
     back_off: Mutex<PullBackoff>,
+    metrics: RuntimeMetrics,
 }
 
 impl Images {
@@ -75,6 +77,7 @@ impl Images {
             epoch: deps.epoch,
             limits: PullLimits::new(settings),
             back_off: Mutex::default(),
+            metrics: deps.metrics.clone(),
         }
     }
 
@@ -220,6 +223,9 @@ impl Images {
         let took = begun.elapsed();
         drop(turn);
         let size = found.as_ref().map_or(0, |i| i.size);
+        self.metrics
+            .image_pull_duration
+            .observe_duration(&[image_size_class(size)], asked.elapsed());
         let message = format!(
             "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {size} bytes.",
             in_millis(took),

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use krablet_core::probe::Verdicts;
 use krablet_events::Recorder;
 use krablet_linux::WallClock;
+use krablet_metrics::RuntimeMetrics;
 use krablet_net::{GrpcHealth, HttpGet, HttpResponse, Net, NetError};
 use krablet_pod::api::{Container, Lifecycle, LifecycleHandler, Pod, PodSpec};
 use krablet_pod::observed::ObservedPod;
@@ -101,6 +102,7 @@ pub struct Bench {
     pub net: Arc<FakeNet>,
     pub recorder: Recorder,
     pub runtime: PodRuntime,
+    pub metrics: RuntimeMetrics,
     told: Mutex<u64>,
 }
 
@@ -121,6 +123,7 @@ impl Bench {
             let clock = clock.clone();
             Recorder::new(move || clock.now())
         };
+        let metrics = RuntimeMetrics::default();
         let runtime = PodRuntime::build(
             config,
             RuntimeDeps {
@@ -130,6 +133,7 @@ impl Bench {
                 net: net.clone(),
                 recorder: recorder.clone(),
                 clock,
+                metrics: metrics.clone(),
                 epoch: tokio::time::Instant::now(),
             },
         );
@@ -139,6 +143,7 @@ impl Bench {
             net,
             recorder,
             runtime,
+            metrics,
             told: Mutex::new(0),
         }
     }

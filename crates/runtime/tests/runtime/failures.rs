@@ -52,10 +52,12 @@ async fn every_call_of_a_start() {
         assert!(outcome.error.is_none(), "{call}: {:?}", outcome.error);
         assert_eq!(running(&bench.observed(&pod)).len(), 2, "{call}");
         assert!(!bench.sync(&pod).await.acted, "{call}");
-        let counters = bench.runtime.counters();
-        assert_eq!(counters.started_pods_errors, u64::from(reason.is_none()));
-        let failed = counters.started_containers_errors.into_keys().map(|k| k.1);
-        assert!(failed.eq(reason), "{call}");
+        let metrics = &bench.metrics;
+        let no_pod = u64::from(reason.is_none());
+        assert_eq!(metrics.started_pods_errors.get(), no_pod, "{call}");
+        let failed = metrics.started_containers_errors.get();
+        let failed = failed.into_keys().map(|labels| labels[0].to_string());
+        assert!(failed.eq(reason.map(str::to_string)), "{call}");
     }
 }
 
