@@ -13,7 +13,7 @@ use krablet_pod::{PodUid, marks};
 use tokio::time::Instant;
 
 /// Clones share one book.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Accounts {
     metrics: WorkerMetrics,
     book: Arc<Mutex<Book>>,
@@ -254,14 +254,14 @@ fn all_running(status: &PodStatus) -> bool {
     status.container_statuses.iter().flatten().all(running)
 }
 
-type Statuses = Option<Vec<ContainerStatus>>;
+type Statuses = fn(&PodStatus) -> &Option<Vec<ContainerStatus>>;
 
 /// Containers that are terminated now and were not before, with their `container_type`.
 fn newly_terminated<'a>(
     old: Option<&'a PodStatus>,
     new: &'a PodStatus,
 ) -> impl Iterator<Item = (&'static str, &'a ContainerStatus)> {
-    let lists: [(_, fn(&PodStatus) -> &Statuses); 3] = [
+    let lists: [(_, Statuses); 3] = [
         ("init_container", |s| &s.init_container_statuses),
         ("container", |s| &s.container_statuses),
         ("ephemeral_container", |s| &s.ephemeral_container_statuses),

@@ -43,6 +43,7 @@ impl SyncLoop {
         self.carry_out(effects);
         let workers = &self.workers;
         self.ended.retain(|uid, _| workers.is_known(uid));
+        self.parts.accounts.note_all(workers);
     }
 
     fn stop_probes_of_ended_pods(&self) {
@@ -62,6 +63,7 @@ impl SyncLoop {
     fn start_pods_without_worker(&mut self) {
         for pod in self.parts.desired.all() {
             if !self.workers.is_known(&PodRef::of(&pod).uid) {
+                self.parts.accounts.restarted(&pod);
                 self.send(&pod, UpdateKind::Create);
             }
         }
@@ -79,6 +81,8 @@ impl SyncLoop {
             }
             info!(pod = %pod, podUID = %pod.uid, "Ending a pod that no source wants");
             let effects = self.workers.update(Update::orphan(pod.clone()));
+            self.parts.accounts.orphan_found();
+            self.parts.accounts.note(&pod.uid, &self.workers);
             self.carry_out(effects);
         }
     }

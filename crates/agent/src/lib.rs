@@ -1,6 +1,7 @@
 //! The node agent: joins the rooms into one. Desired pods come in from the sources, observed ones
 //! from the runtime; the sync loop and its pod workers make the second like the first.
 
+mod accounts;
 mod clean_up;
 mod housekeeping;
 mod mono;
@@ -21,6 +22,7 @@ use krablet_core::worker::{Periods, PodWorkers};
 use krablet_cri::{ImageService, RuntimeService};
 use krablet_events::Recorder;
 use krablet_linux::{Cgroups, Files, Mounts, WallClock};
+use krablet_metrics::Metrics;
 use krablet_net::Net;
 use krablet_observer::{Observer, ObserverConfig, ObserverDeps, ObserverHandle};
 use krablet_pod::marks::PodSource;
@@ -35,6 +37,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+pub use accounts::{Accounts, WorkingPods};
 pub use mono::MonoClock;
 pub use pod_set::DesiredPods;
 pub use take_over::Adoption;
@@ -84,6 +87,10 @@ pub struct AgentHandle {
     pub sets: mpsc::Sender<SourceSet>,
     /// When the sync loop last turned.
     pub turn: watch::Receiver<Instant>,
+    /// What is counted where it happens.
+    pub metrics: Metrics,
+    /// What is counted when somebody asks.
+    pub accounts: Accounts,
 }
 
 /// A built agent, not yet running.
@@ -147,6 +154,8 @@ impl Agent {
                 pods: Arc::new(move || views.all()),
             },
         );
+        let metrics = Metrics::default();
+        let accounts = Accounts::new(metrics.workers.clone());
         let runtime = PodRuntime::build(
             config.runtime,
             RuntimeDeps {
@@ -156,6 +165,7 @@ impl Agent {
                 net: deps.net.clone(),
                 recorder: deps.recorder.clone(),
                 clock: deps.clock.clone(),
+                metrics: metrics.runtime.clone(),
                 epoch: mono.epoch(),
             },
         );
@@ -173,6 +183,7 @@ impl Agent {
             mono,
             node: config.node,
             gates: config.gates,
+            accounts: accounts.clone(),
         }));
         let (sources, SourcesEnds { sets, updates }) =
             Sources::build(deps.recorder.clone(), deps.clock.clone());
@@ -184,6 +195,8 @@ impl Agent {
             probes: probes_handle.clone(),
             sets,
             turn: turn.subscribe(),
+            metrics,
+            accounts: accounts.clone(),
         };
         let inputs = Inputs {
             updates,
@@ -205,6 +218,7 @@ impl Agent {
             clock: deps.clock,
             mono,
             sources: config.sources,
+            accounts,
         };
         let workers = PodWorkers::new(config.periods);
         let agent = Self {

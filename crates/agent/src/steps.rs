@@ -22,9 +22,11 @@ use krablet_runtime::gc::{ContainerGc, GcRound};
 use krablet_runtime::{PodRuntime, SyncInputs, SyncOutcome, VolumeSource};
 use krablet_status::StatusStore;
 use krablet_volumes::{PodMounts, Volumes};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::accounts::Accounts;
 use crate::housekeeping::Leftovers;
 use crate::mono::MonoClock;
 use crate::network::NetworkReadiness;
@@ -77,6 +79,7 @@ pub(crate) struct StepParts {
     pub(crate) mono: MonoClock,
     pub(crate) node: NodeFacts,
     pub(crate) gates: RestartGates,
+    pub(crate) accounts: Accounts,
 }
 
 pub(crate) struct Steps {
@@ -102,6 +105,8 @@ impl Steps {
     ) -> StepDone {
         let pod_ref = work.desired.pod_ref();
         let hold = self.parts.observer.hold(&pod_ref.uid);
+        let begun = Instant::now();
+        self.parts.accounts.step_begins(&work);
         let outcome = match (&work.step, &work.desired) {
             (Step::Sync, Desired::Spec(pod)) => self.sync(pod, &pod_ref, after, &cancel).await,
             (Step::Terminating, Desired::Spec(pod)) => {
@@ -114,6 +119,7 @@ impl Steps {
             }
         };
         drop(hold);
+        self.parts.accounts.step_ended(&work, begun.elapsed());
         StepDone { outcome }
     }
 
@@ -163,6 +169,12 @@ impl Steps {
         }
         let status = self.store_status(pod, pod_ref, &observed, view);
         if status::is_terminal(&status) {
+            if status.reason.as_deref() == Some(status::DEADLINE_EXCEEDED) {
+                let subject = Subject::Pod(pod_ref.clone());
+                let message = status.message.unwrap_or_default();
+                let recorder = &self.parts.recorder;
+                recorder.normal(subject, reason::DEADLINE_EXCEEDED, message);
+            }
             return Outcome::Terminal;
         }
         if observed.ready_sandboxes().next().is_none()
@@ -456,6 +468,8 @@ impl Steps {
                 new.reason = Some(o.reason.clone());
                 new.message = Some(o.message.clone());
             }
+            let accounts = &self.parts.accounts;
+            accounts.status_changes(pod, &pod_ref.uid, old, &new, now);
             generated = new.clone();
             new
         });

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
+use crate::accounts::Accounts;
 use crate::housekeeping::Housekeeping;
 use crate::mono::MonoClock;
 use crate::pod_set::DesiredPods;
@@ -48,6 +49,7 @@ pub(crate) struct Parts {
     pub(crate) mono: MonoClock,
     /// The sources that must have spoken before anything unknown is removed.
     pub(crate) sources: BTreeSet<PodSource>,
+    pub(crate) accounts: Accounts,
 }
 
 /// A step in flight.
@@ -200,6 +202,7 @@ impl SyncLoop {
             ..Update::new(pod, kind)
         };
         let effects = self.workers.update(update);
+        self.parts.accounts.note(&uid, &self.workers);
         self.carry_out(effects);
     }
 
@@ -290,6 +293,7 @@ impl SyncLoop {
         let spread = self.rng.random::<f64>();
         let now = self.parts.mono.now();
         let effects = self.workers.completed(&uid, outcome, now, spread);
+        self.parts.accounts.note(&uid, &self.workers);
         self.carry_out(effects);
         match self.workers.stage(&uid) {
             Some(Stage::Finished) | None => {

@@ -39,7 +39,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use crate::view::AgentView;
+use crate::view::{AgentView, Facts};
 use crate::{control_socket, lock, machine, run_once};
 
 /// What is known of the machine before anything is built.
@@ -98,7 +98,11 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         recorder,
         clock,
         calls,
-        &machine.name,
+        Facts {
+            node_name: machine.name.clone(),
+            cgroup_version: cgroups.version(),
+            gates: loaded.gates.clone(),
+        },
         config,
     ));
     open_doors(config, &root, view, &mut tasks).await?;

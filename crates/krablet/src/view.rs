@@ -1,5 +1,9 @@
 //! The agent as its HTTP doors see it.
 
+mod scrape;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +13,14 @@ use krablet_config::KubeletConfiguration;
 use krablet_cri::CallLog;
 use krablet_events::Recorder;
 use krablet_linux::WallClock;
+use krablet_metrics::ProcessStats;
 use krablet_pod::PodRef;
 use krablet_pod::api::Pod;
 use krablet_server::NodeView;
 use tokio::sync::watch;
+
+pub use scrape::Facts;
+use scrape::Moment;
 
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 
@@ -21,7 +29,7 @@ pub struct AgentView {
     recorder: Recorder,
     clock: Arc<dyn WallClock>,
     calls: CallLog,
-    node_name: String,
+    facts: Facts,
     /// The sync loop must have turned within this time.
     turn_limit: Duration,
 }
@@ -32,7 +40,7 @@ impl AgentView {
         recorder: Recorder,
         clock: Arc<dyn WallClock>,
         calls: CallLog,
-        node_name: &str,
+        facts: Facts,
         config: &KubeletConfiguration,
     ) -> Self {
         let sync = config.sources.sync_frequency.to_std().unwrap_or_default();
@@ -41,7 +49,7 @@ impl AgentView {
             recorder,
             clock,
             calls,
-            node_name: node_name.to_owned(),
+            facts,
             turn_limit: (2 * sync).max(Duration::from_secs(300)),
         }
     }
@@ -88,12 +96,13 @@ impl NodeView for AgentView {
     }
 
     fn metrics(&self) -> String {
-        let _ = (&self.calls, &self.node_name);
-        String::new()
+        let moment = Moment::of(&self.handle, self.calls.snapshot(), self.clock.now());
+        scrape::metrics(&self.facts, &moment, &self.handle.metrics)
     }
 
     fn probe_metrics(&self) -> String {
-        String::new()
+        let process = ProcessStats::read().ok();
+        scrape::probe_metrics(&self.handle.probes.metrics(), process.as_ref())
     }
 
     fn now(&self) -> Timestamp {

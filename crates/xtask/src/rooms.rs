@@ -14,6 +14,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("yaml", &[]),
     ("cri", &[]),
     ("net", &[]),
+    ("metrics", &[]),
     ("config", &["yaml"]),
     ("manifest", &["pod", "yaml"]),
     ("core", &["pod"]),
@@ -24,12 +25,15 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("volumes", &["linux", "pod"]),
     ("probes", &["core", "cri", "events", "net", "pod"]),
     ("sources", &["core", "events", "linux", "net", "pod"]),
-    ("runtime", &["core", "cri", "events", "linux", "net", "pod"]),
+    (
+        "runtime",
+        &["core", "cri", "events", "linux", "metrics", "net", "pod"],
+    ),
     (
         "agent",
         &[
-            "core", "cri", "events", "linux", "net", "observer", "pod", "probes", "runtime",
-            "sources", "status", "volumes",
+            "core", "cri", "events", "linux", "metrics", "net", "observer", "pod", "probes",
+            "runtime", "sources", "status", "volumes",
         ],
     ),
     ("server", &["events", "pod"]),

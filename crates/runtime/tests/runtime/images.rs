@@ -67,6 +67,9 @@ async fn a_pull_and_its_events() {
             "Pulled: Successfully pulled image \"x\" in 1.5s (1.5s including waiting). Image size: 42 bytes.",
         ]
     );
+    let pulls = bench.metrics.image_pull_duration.get();
+    let pulls: Vec<_> = pulls.iter().map(|(k, seen)| (&*k[0], seen.sum())).collect();
+    assert_eq!(pulls, [("0-10MB", 1.5)]);
 }
 
 #[tokio::test(start_paused = true)]

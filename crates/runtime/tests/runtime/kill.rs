@@ -250,6 +250,23 @@ async fn a_plain_answer_to_https_is_asked_for_plainly() {
             "LifecycleHTTPFallback: request to HTTPS lifecycle hook 10.0.0.7:443 got HTTP response, retry with HTTP succeeded"
         )
     );
+    assert_eq!(bench.metrics.http_fallbacks.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sleeps_that_are_cut_short_are_counted() {
+    for (seconds, cut_short) in [(5, 0), (600, 1)] {
+        let hook = LifecycleHandler {
+            sleep: Some(SleepAction { seconds }),
+            ..LifecycleHandler::default()
+        };
+        let pod = pod(vec![], vec![with_hooks(container("a"), None, Some(hook))]);
+        let bench = started(&pod).await;
+        let observed = bench.observed(&pod);
+        let killed = bench.runtime.kill_pod(Some(&pod), &observed, None).await;
+        killed.unwrap();
+        assert_eq!(bench.metrics.sleeps_cut_short.get(), cut_short);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,325 @@
+//! What a scrape of the agent's metrics tells: what the rooms know at this moment, as series.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use krablet_agent::{AgentHandle, WorkingPods};
+use krablet_config::gates::Stage;
+use krablet_config::{FeatureGates, Gate, KUBERNETES_VERSION};
+use krablet_cri::{Call, CallStats};
+use krablet_linux::CgroupVersion;
+use krablet_metrics::{Distribution, Metrics, Page, ProcessStats, Series, series};
+use krablet_observer::{Histogram, ObserverStats};
+use krablet_pod::observed::{ContainerState, ObservedPod};
+use krablet_pod::{PodRef, marks};
+use krablet_probes::{Durations, ProbeMetrics};
+use tokio::time::Instant;
+
+/// What does not change while the agent runs.
+pub struct Facts {
+    pub node_name: String,
+    pub cgroup_version: CgroupVersion,
+    pub gates: FeatureGates,
+}
+
+/// Pods from the API server, and static ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodCount {
+    pub api: u64,
+    pub fixed: u64,
+}
+
+impl PodCount {
+    fn add(&mut self, is_static: bool) {
+        match is_static {
+            true => self.fixed += 1,
+            false => self.api += 1,
+        }
+    }
+}
+
+/// The moment a scrape is of.
+pub struct Moment {
+    pub now: Timestamp,
+    pub instant: Instant,
+    pub desired: PodCount,
+    pub active: PodCount,
+    pub working: BTreeMap<WorkingPods, u64>,
+    /// What the runtime was last seen to hold.
+    pub runtime: Vec<Arc<ObservedPod>>,
+    pub observer: ObserverStats,
+    /// When the runtime was last observed with success.
+    pub last_ok: Option<Instant>,
+    pub calls: CallStats,
+    /// None if the kernel does not tell.
+    pub process: Option<ProcessStats>,
+}
+
+impl Moment {
+    pub fn of(handle: &AgentHandle, calls: CallStats, now: Timestamp) -> Self {
+        let mut desired = PodCount::default();
+        let mut active = PodCount::default();
+        for pod in handle.desired.all() {
+            let uid = PodRef::of(&pod).uid;
+            let is_static = marks::is_static(&pod);
+            desired.add(is_static);
+            let status = handle.status.status(&uid);
+            if handle.accounts.is_active(&uid, status.as_deref()) {
+                active.add(is_static);
+            }
+        }
+        let wanted = |uid: &_| handle.desired.get(uid).is_some();
+        Self {
+            now,
+            instant: Instant::now(),
+            desired,
+            active,
+            working: handle.accounts.working_pods(wanted),
+            runtime: handle.observer.all(),
+            observer: handle.observer.stats(),
+            last_ok: handle.observer.health().borrow().last_ok,
+            calls,
+            process: ProcessStats::read().ok(),
+        }
+    }
+}
+
+/// The text of `/metrics`.
+pub fn metrics(facts: &Facts, moment: &Moment, counted: &Metrics) -> String {
+    let mut page = Page::default();
+    counted.put_on(&mut page);
+    put_facts(&mut page, facts);
+    put_pods(&mut page, moment);
+    put_runtime(&mut page, &moment.runtime);
+    put_observer(&mut page, moment);
+    put_calls(&mut page, moment);
+    put_process(&mut page, moment.process.as_ref());
+    page.render()
+}
+
+/// The text of `/metrics/probes`.
+pub fn probe_metrics(probes: &[ProbeMetrics], process: Option<&ProcessStats>) -> String {
+    let mut page = Page::default();
+    // Two pods of one name (the old one is still ending) are told apart by their UID, which the
+    // durations do not have.
+    let mut durations: BTreeMap<[&str; 4], Distribution> = BTreeMap::new();
+    for probe in probes {
+        let (container, kind) = (&*probe.container, probe.kind.as_str());
+        let (namespace, name) = (probe.pod.namespace.as_ref(), probe.pod.name.as_ref());
+        let uid = probe.pod.uid.as_str();
+        for (result, count) in [("successful", probe.successful), ("failed", probe.failed)] {
+            if count > 0 {
+                let labels = [container, namespace, name, uid, kind, result];
+                page.count(&series::PROBE_TOTAL, &labels, count);
+            }
+        }
+        if probe.successful > 0 {
+            let labels = [container, namespace, name, kind];
+            let sum = durations.entry(labels);
+            sum.or_insert_with(|| Distribution::new(&series::DEFAULT))
+                .merge(&of_probe(&probe.durations));
+        }
+    }
+    for (labels, sum) in durations {
+        page.distribution(&series::PROBE_DURATION, &labels, sum);
+    }
+    if let Some(process) = process {
+        page.number(&series::PROCESS_START_TIME, &[], process.start_seconds);
+    }
+    page.render()
+}
+
+fn put_facts(page: &mut Page, facts: &Facts) {
+    page.count(&series::NODE_NAME, &[&facts.node_name], 1);
+    let version = match facts.cgroup_version {
+        CgroupVersion::V1 => 1,
+        CgroupVersion::V2 => 2,
+    };
+    page.count(&series::CGROUP_VERSION, &[], version);
+    let (major, minor) = major_minor(KUBERNETES_VERSION);
+    let platform = format!("linux/{}", architecture());
+    let build = [
+        "",
+        "rustc",
+        "",
+        "",
+        KUBERNETES_VERSION,
+        "",
+        major,
+        minor,
+        &platform,
+    ];
+    page.count(&series::BUILD_INFO, &build, 1);
+    page.count(&series::KRABLET_BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1);
+    for spec in Gate::all() {
+        let stage = match spec.stage {
+            Stage::Alpha => "ALPHA",
+            Stage::Beta => "BETA",
+            Stage::Ga => "",
+            Stage::Deprecated => "DEPRECATED",
+        };
+        let on = u64::from(facts.gates.enabled(spec.gate));
+        page.count(&series::FEATURE_ENABLED, &[spec.name, stage], on);
+    }
+}
+
+fn major_minor(version: &str) -> (&str, &str) {
+    let mut parts = version.trim_start_matches('v').split('.');
+    (
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+    )
+}
+
+/// As Go names it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn put_pods(page: &mut Page, moment: &Moment) {
+    for (series, count) in [
+        (&series::DESIRED_PODS, moment.desired),
+        (&series::ACTIVE_PODS, moment.active),
+    ] {
+        page.count(series, &[""], count.api);
+        page.count(series, &["true"], count.fixed);
+    }
+    page.count(&series::MIRROR_PODS, &[], 0);
+    for (group, count) in &moment.working {
+        let labels = [group.config, group.lifecycle, group.is_static];
+        page.count(&series::WORKING_PODS, &labels, *count);
+    }
+}
+
+fn put_runtime(page: &mut Page, pods: &[Arc<ObservedPod>]) {
+    let ready = pods.iter().filter(|p| p.ready_sandboxes().next().is_some());
+    page.count(&series::RUNNING_PODS, &[], ready.count() as u64);
+    for (state, name) in [
+        (ContainerState::Created, "created"),
+        (ContainerState::Running, "running"),
+        (ContainerState::Exited, "exited"),
+        (ContainerState::Unknown, "unknown"),
+    ] {
+        let containers = pods.iter().flat_map(|p| &p.containers);
+        let count = containers.filter(|c| c.state == state).count();
+        page.count(&series::RUNNING_CONTAINERS, &[name], count as u64);
+    }
+}
+
+fn put_observer(page: &mut Page, moment: &Moment) {
+    let stats = &moment.observer;
+    for (series, seen) in [
+        (&series::PLEG_RELIST_DURATION, &stats.audit_durations),
+        (&series::PLEG_RELIST_INTERVAL, &stats.audit_intervals),
+    ] {
+        page.distribution(series, &[], of_observer(seen));
+    }
+    if let Some(last) = moment.last_ok {
+        let ago = moment.instant.saturating_duration_since(last);
+        let at = moment.now.as_duration().as_secs_f64() - ago.as_secs_f64();
+        page.number(&series::PLEG_LAST_SEEN, &[], at);
+    }
+    let opened = moment.calls.calls.get(&Call::GetContainerEvents);
+    let (ended, failed) = opened.map_or((0, 0), |c| (c.ended, c.failed));
+    let counts: [(&'static Series, u64); 8] = [
+        (&series::PLEG_DISCARD_EVENTS, 0),
+        (
+            &series::EVENTED_PLEG_CONNECTIONS,
+            ended.saturating_sub(failed),
+        ),
+        (
+            &series::EVENTED_PLEG_CONNECTION_ERRORS,
+            failed + stats.stream_losses,
+        ),
+        (&series::KRABLET_AUDIT_DISCREPANCIES, stats.discrepancies),
+        (&series::KRABLET_AUDIT_FAILURES, stats.audit_failures),
+        (&series::KRABLET_LOOKS, stats.refreshes),
+        (&series::KRABLET_LOOK_FAILURES, stats.refresh_failures),
+        (&series::KRABLET_EVENTS, stats.events),
+    ];
+    for (series, count) in counts {
+        page.count(series, &[], count);
+    }
+}
+
+fn put_calls(page: &mut Page, moment: &Moment) {
+    let CallStats {
+        calls,
+        in_flight,
+        unlisted,
+    } = &moment.calls;
+    for (call, counters) in calls {
+        let labels = [call.operation()];
+        page.count(&series::RUNTIME_OPERATIONS, &labels, counters.ended);
+        if counters.failed > 0 {
+            page.count(&series::RUNTIME_OPERATIONS_ERRORS, &labels, counters.failed);
+        }
+        let sum = counters.total.as_secs_f64();
+        let seen = Distribution::of(
+            &series::RUNTIME_CALL,
+            &counters.buckets,
+            counters.ended,
+            sum,
+        );
+        page.distribution(&series::RUNTIME_OPERATIONS_DURATION, &labels, seen);
+    }
+    let mut oldest: BTreeMap<&str, (u64, Instant)> = BTreeMap::new();
+    for call in in_flight {
+        let (count, since) = oldest
+            .entry(call.call.operation())
+            .or_insert((0, call.since));
+        *count += 1;
+        *since = call.since.min(*since);
+    }
+    for (operation, (count, since)) in oldest {
+        let age = moment.instant.saturating_duration_since(since);
+        page.count(&series::KRABLET_CALLS_IN_FLIGHT, &[operation], count);
+        page.number(&series::KRABLET_CALL_AGE, &[operation], age.as_secs_f64());
+    }
+    page.count(&series::KRABLET_CALLS_UNLISTED, &[], *unlisted as u64);
+}
+
+fn put_process(page: &mut Page, process: Option<&ProcessStats>) {
+    let Some(process) = process else {
+        return;
+    };
+    let limit = |limit: Option<u64>| limit.map_or(-1.0, |l| l as f64);
+    let numbers: [(&'static Series, f64); 7] = [
+        (&series::PROCESS_CPU, process.cpu_seconds),
+        (
+            &series::PROCESS_RESIDENT_MEMORY,
+            process.resident_bytes as f64,
+        ),
+        (
+            &series::PROCESS_VIRTUAL_MEMORY,
+            process.virtual_bytes as f64,
+        ),
+        (
+            &series::PROCESS_VIRTUAL_MEMORY_MAX,
+            limit(process.virtual_limit),
+        ),
+        (&series::PROCESS_OPEN_FDS, process.open_files as f64),
+        (&series::PROCESS_MAX_FDS, limit(process.open_files_limit)),
+        (&series::PROCESS_START_TIME, process.start_seconds),
+    ];
+    for (series, number) in numbers {
+        page.number(series, &[], number);
+    }
+}
+
+fn of_observer(seen: &Histogram) -> Distribution {
+    let sum = seen.sum.as_secs_f64();
+    Distribution::of(&series::DEFAULT, &seen.buckets, seen.count, sum)
+}
+
+fn of_probe(seen: &Durations) -> Distribution {
+    Distribution::of(&series::DEFAULT, &seen.buckets, seen.count, seen.sum)
+}
+
+#[cfg(test)]
+mod tests;

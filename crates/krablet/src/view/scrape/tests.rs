@@ -1,0 +1,281 @@
+use std::time::Duration;
+
+use krablet_cri::{CallLog, Deadlines, Endpoint, RuntimeClient, RuntimeService};
+use krablet_metrics::exposition::{self, Family};
+use krablet_metrics::{Kind, Place};
+use krablet_pod::Ticket;
+use krablet_pod::observed::{ContainerMemory, ObservedContainer, ObservedSandbox};
+use krablet_probes::ProbeKind;
+
+use super::*;
+
+type Families = BTreeMap<String, Family>;
+/// A sample, some of its labels, and its value.
+type Case = (&'static str, &'static [(&'static str, &'static str)], f64);
+
+/// The value of the sample with these labels (and perhaps more).
+fn value(families: &Families, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let family = families.values().find(|f| name.starts_with(&f.name))?;
+    let matches = |s: &&exposition::Sample| {
+        s.name == name && labels.iter().all(|(k, v)| s.label(k) == Some(v))
+    };
+    family.samples.iter().find(matches).map(|s| s.value)
+}
+
+/// The families of a page are those of the table, in kind and labels.
+fn check_against_table(families: &Families, place: Place) {
+    let of_place = || series::ALL.iter().filter(|s| s.is_on(place));
+    let names: Vec<&str> = families.keys().map(String::as_str).collect();
+    let mut expected: Vec<&str> = of_place().map(|s| s.name).collect();
+    expected.sort_unstable();
+    assert_eq!(names, expected);
+    for series in of_place() {
+        let family = &families[series.name];
+        let kind = match series.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        };
+        assert_eq!(family.kind, kind, "{}", series.name);
+        for sample in &family.samples {
+            let labels = sample.labels.keys().filter(|l| *l != "le");
+            assert!(labels.eq(series.labels), "{}", series.name);
+        }
+    }
+}
+
+/// One call that failed, and one that is not answered.
+async fn calls() -> CallStats {
+    let directory = tempfile::tempdir().unwrap();
+    let log = CallLog::default();
+    let client = |socket: &str| {
+        let path = directory.path().join(socket);
+        let endpoint = Endpoint::parse(&format!("unix://{}", path.display())).unwrap();
+        RuntimeClient::new(&endpoint, Deadlines::default(), log.clone())
+    };
+    client("nobody").version().await.unwrap_err();
+    assert!(client("nobody").container_events().await.is_err());
+    let _deaf = std::os::unix::net::UnixListener::bind(directory.path().join("deaf")).unwrap();
+    let deaf = client("deaf");
+    let mut unanswered = Box::pin(deaf.list_containers(None));
+    assert!(futures::poll!(&mut unanswered).is_pending());
+    log.snapshot()
+}
+
+fn runtime() -> Vec<Arc<ObservedPod>> {
+    let container = |name: &str, state| ObservedContainer {
+        id: name.into(),
+        name: name.into(),
+        sandbox_id: "s".into(),
+        state,
+        attempt: 0,
+        created_at: 0,
+        started_at: 0,
+        exit: None,
+        image: "i".into(),
+        image_ref: "i".into(),
+        memory: ContainerMemory::default(),
+        log_path: String::new(),
+    };
+    let sandbox = |ready| ObservedSandbox {
+        id: "s".into(),
+        ready,
+        attempt: 0,
+        created_at: 0,
+        ips: vec![],
+        host_network: false,
+    };
+    let pod = |uid: &str, ready| {
+        Arc::new(ObservedPod {
+            pod: PodRef::new(uid, "ns", uid),
+            ticket: Ticket(1),
+            sandboxes: vec![sandbox(ready), sandbox(false)],
+            containers: vec![
+                container("a", ContainerState::Running),
+                container("a", ContainerState::Exited),
+            ],
+        })
+    };
+    vec![pod("x", true), pod("y", false)]
+}
+
+fn moment(calls: CallStats) -> Moment {
+    let group = WorkingPods {
+        config: "desired",
+        lifecycle: "sync",
+        is_static: "true",
+    };
+    let instant = Instant::now();
+    Moment {
+        now: Timestamp::from_second(1_000_000).unwrap(),
+        instant,
+        desired: PodCount { api: 0, fixed: 2 },
+        active: PodCount { api: 0, fixed: 1 },
+        working: [(group, 2)].into(),
+        runtime: runtime(),
+        observer: ObserverStats {
+            audit_durations: Histogram {
+                count: 2,
+                sum: Duration::from_secs(21),
+                buckets: [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0],
+            },
+            discrepancies: 3,
+            stream_losses: 2,
+            ..ObserverStats::default()
+        },
+        last_ok: Some(instant),
+        calls,
+        process: Some(ProcessStats::default()),
+    }
+}
+
+/// Every series that is counted where it happens has counted.
+fn counted() -> Metrics {
+    let metrics = Metrics::default();
+    let second = Duration::from_secs(1);
+    metrics.workers.duration.observe_duration(&["sync"], second);
+    let ended = ["container", "137", "OOM\"Killed\"\n"];
+    metrics.workers.terminated_containers.add(&ended, 1);
+    let runtime = &metrics.runtime;
+    runtime.started_containers.add(&["container"], 1);
+    runtime
+        .started_containers_errors
+        .add(&["ErrImagePull", "container"], 1);
+    runtime.run_sandbox_duration.observe_duration(&[""], second);
+    runtime.run_sandbox_errors.add(&[""], 1);
+    runtime
+        .image_pull_duration
+        .observe_duration(&["0-10MB"], second);
+    metrics
+}
+
+#[tokio::test]
+async fn the_page_is_the_table() {
+    let facts = Facts {
+        node_name: "node\\1".into(),
+        cgroup_version: CgroupVersion::V2,
+        gates: FeatureGates::defaults(),
+    };
+    let moment = moment(calls().await);
+    let text = metrics(&facts, &moment, &counted());
+    let families = exposition::parse(&text).unwrap();
+    check_against_table(&families, Place::Metrics);
+    let cases: &[Case] = &[
+        ("kubelet_node_name", &[("node", "node\\1")], 1.0),
+        ("kubelet_cgroup_version", &[], 2.0),
+        ("kubelet_running_pods", &[], 1.0),
+        (
+            "kubelet_running_containers",
+            &[("container_state", "running")],
+            2.0,
+        ),
+        (
+            "kubelet_running_containers",
+            &[("container_state", "exited")],
+            2.0,
+        ),
+        ("kubelet_desired_pods", &[("static", "true")], 2.0),
+        ("kubelet_desired_pods", &[("static", "")], 0.0),
+        ("kubelet_active_pods", &[("static", "true")], 1.0),
+        (
+            "kubelet_working_pods",
+            &[("config", "desired"), ("lifecycle", "sync")],
+            2.0,
+        ),
+        ("kubelet_pleg_relist_duration_seconds_count", &[], 2.0),
+        (
+            "kubelet_pleg_relist_duration_seconds_bucket",
+            &[("le", "10")],
+            1.0,
+        ),
+        ("kubelet_pleg_last_seen_seconds", &[], 1_000_000.0),
+        ("kubelet_evented_pleg_connection_success_count", &[], 0.0),
+        ("kubelet_evented_pleg_connection_error_count", &[], 3.0),
+        (
+            "kubelet_runtime_operations_total",
+            &[("operation_type", "version")],
+            1.0,
+        ),
+        (
+            "kubelet_runtime_operations_errors_total",
+            &[("operation_type", "version")],
+            1.0,
+        ),
+        (
+            "kubelet_runtime_operations_duration_seconds_count",
+            &[("operation_type", "version")],
+            1.0,
+        ),
+        (
+            "kubelet_terminated_containers_total",
+            &[("reason", "OOM\"Killed\"\n")],
+            1.0,
+        ),
+        (
+            "kubernetes_build_info",
+            &[("major", "1"), ("minor", "36"), ("go_version", "")],
+            1.0,
+        ),
+        ("krablet_audit_discrepancies_total", &[], 3.0),
+        (
+            "krablet_runtime_operations_in_flight",
+            &[("operation_type", "list_containers")],
+            1.0,
+        ),
+        ("process_max_fds", &[], -1.0),
+    ];
+    for (name, labels, expected) in cases {
+        assert_eq!(
+            value(&families, name, labels),
+            Some(*expected),
+            "{name} {labels:?}"
+        );
+    }
+    let gates = families["kubernetes_feature_enabled"].samples.len();
+    assert_eq!(gates, Gate::all().len());
+}
+
+fn probe(uid: &str, successful: u64, failed: u64) -> ProbeMetrics {
+    ProbeMetrics {
+        pod: PodRef::new(uid, "ns", "web"),
+        container: "a".into(),
+        kind: ProbeKind::Readiness,
+        successful,
+        failed,
+        durations: Durations {
+            buckets: [successful, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            count: successful,
+            sum: 0.5,
+        },
+    }
+}
+
+#[test]
+fn probes_of_two_pods_of_one_name_are_one_duration() {
+    let process = ProcessStats::default();
+    let probes = [probe("old", 2, 0), probe("new", 3, 1)];
+    let families = exposition::parse(&probe_metrics(&probes, Some(&process))).unwrap();
+    check_against_table(&families, Place::Probes);
+    let count = |name, labels: &[_]| value(&families, name, labels);
+    let total = "prober_probe_total";
+    let old = [("pod_uid", "old"), ("result", "successful")];
+    assert_eq!(count(total, &old), Some(2.0));
+    assert_eq!(
+        count(total, &[("pod_uid", "new"), ("result", "failed")]),
+        Some(1.0)
+    );
+    assert_eq!(
+        count(total, &[("pod_uid", "old"), ("result", "failed")]),
+        None
+    );
+    let readiness = [("probe_type", "Readiness"), ("pod", "web")];
+    assert_eq!(
+        count("prober_probe_duration_seconds_count", &readiness),
+        Some(5.0)
+    );
+    assert_eq!(
+        count("prober_probe_duration_seconds_sum", &readiness),
+        Some(1.0)
+    );
+    assert_eq!(probe_metrics(&[], None), "");
+}

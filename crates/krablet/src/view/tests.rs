@@ -1,0 +1,218 @@
+//! The view of an agent that runs in a simulated world.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+use jiff::tz::TimeZone;
+use krablet_agent::{Agent, AgentConfig, AgentDeps};
+use krablet_config::FeatureGates;
+use krablet_core::gc::GcPolicy;
+use krablet_core::logs::RotationPolicy;
+use krablet_core::restart::RestartGates;
+use krablet_core::status::NodeFacts;
+use krablet_core::worker::Periods;
+use krablet_linux::fake::{MemoryCgroups, MemoryFiles};
+use krablet_linux::{CgroupVersion, EntryKind};
+use krablet_manifest::{Origin, Place};
+use krablet_metrics::exposition;
+use krablet_observer::ObserverConfig;
+use krablet_pod::marks::PodSource;
+use krablet_pod::paths::RootDir;
+use krablet_runtime::rotation::RotationConfig;
+use krablet_runtime::{
+    DnsSettings, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings, RuntimeConfig,
+};
+use krablet_sim::{SimClock, SimNet, SimOptions, SimRuntime};
+use krablet_sources::SourceSet;
+use krablet_volumes::VolumesConfig;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::*;
+
+const MANIFEST: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: ns}
+spec:
+  containers:
+  - name: a
+    image: img:1
+    readinessProbe: {tcpSocket: {port: 80}, periodSeconds: 1}
+  - name: b
+    image: img:1
+";
+
+struct World {
+    view: AgentView,
+    handle: AgentHandle,
+    _tasks: JoinSet<()>,
+}
+
+fn world() -> World {
+    let clock = SimClock::start();
+    let files = MemoryFiles::new(Arc::new(clock.clone()));
+    for directory in ["/logs/pods", "/logs/containers", "/root/pods"] {
+        files
+            .put(Path::new(directory), EntryKind::Directory)
+            .unwrap();
+    }
+    files.put_file(Path::new("/etc/hosts"), b"").unwrap();
+    let runtime = Arc::new(SimRuntime::new(SimOptions::calm(Arc::new(clock.clone()))));
+    let event_clock = clock.clone();
+    let recorder = Recorder::new(move || event_clock.now());
+    let deps = AgentDeps {
+        images: runtime.clone(),
+        runtime,
+        files: Arc::new(files.clone()),
+        mounts: Arc::new(files.mounts()),
+        cgroups: Arc::new(MemoryCgroups::default()),
+        net: Arc::new(SimNet::new(Arc::new(|_| true))),
+        clock: Arc::new(clock.clone()),
+        recorder: recorder.clone(),
+    };
+    let (agent, handle) = Agent::build(agent_config(), deps);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(agent.run());
+    let facts = Facts {
+        node_name: "node".into(),
+        cgroup_version: CgroupVersion::V2,
+        gates: FeatureGates::defaults(),
+    };
+    let view = AgentView::new(
+        handle.clone(),
+        recorder,
+        Arc::new(clock),
+        CallLog::default(),
+        facts,
+        &KubeletConfiguration::default(),
+    );
+    World {
+        view,
+        handle,
+        _tasks: tasks,
+    }
+}
+
+fn agent_config() -> AgentConfig {
+    let root = RootDir::new("/root");
+    AgentConfig {
+        observer: ObserverConfig::default(),
+        runtime: RuntimeConfig {
+            paths: Paths {
+                root: root.clone(),
+                pod_logs: "/logs/pods".into(),
+                container_logs: "/logs/containers".into(),
+                node_hosts: "/etc/hosts".into(),
+            },
+            dns: DnsSettings::default(),
+            node: RuntimeNode::default(),
+            resources: ResourceSettings::default(),
+            images: ImageSettings::default(),
+            seccomp_default: false,
+            max_restart_back_off: Duration::from_secs(300),
+            restart_rules: true,
+            restart_all: true,
+            stop_signals: false,
+            starts_in_flight: 2,
+            seed: 1,
+        },
+        volumes: VolumesConfig::new(root),
+        periods: Periods::default(),
+        gc: GcPolicy::default(),
+        rotation: RotationConfig {
+            policy: RotationPolicy {
+                max_size: 10 << 20,
+                max_files: 5,
+            },
+            period: Duration::from_secs(10),
+            workers: 1,
+            time_zone: TimeZone::UTC,
+        },
+        sources: BTreeSet::from([PodSource::File]),
+        node: NodeFacts {
+            host_ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            ..NodeFacts::default()
+        },
+        gates: RestartGates::default(),
+        seed: 1,
+    }
+}
+
+impl World {
+    async fn want(&self, pods: Vec<Arc<Pod>>) {
+        let set = SourceSet {
+            source: PodSource::File,
+            pods,
+            restored: false,
+        };
+        self.handle.sets.send(set).await.unwrap();
+    }
+
+    /// Waits until a scrape holds these lines.
+    async fn eventually(&self, scrape: impl Fn(&AgentView) -> String, lines: &[&str]) {
+        let mut text = String::new();
+        let mut missing = Vec::new();
+        let mut wait = async || loop {
+            text = scrape(&self.view);
+            exposition::parse(&text).unwrap();
+            let told = |line: &str| text.lines().any(|l| l == line);
+            missing = lines.iter().filter(|l| !told(l)).collect();
+            if missing.is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        let waited = timeout(Duration::from_secs(120), wait()).await;
+        assert!(waited.is_ok(), "{missing:#?} not in\n{text}");
+    }
+}
+
+fn pods() -> Vec<Arc<Pod>> {
+    let origin = Origin {
+        place: Place::File("/manifests/web.yaml".into()),
+        node_name: "node".into(),
+    };
+    let decoded = krablet_manifest::decode(MANIFEST.as_bytes(), &origin).unwrap();
+    decoded.pods.into_iter().map(Into::into).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_s_life_is_counted() {
+    let world = world();
+    world.want(pods()).await;
+    let running = [
+        "kubelet_running_pods 1",
+        "kubelet_running_containers{container_state=\"running\"} 2",
+        "kubelet_desired_pods{static=\"true\"} 1",
+        "kubelet_active_pods{static=\"true\"} 1",
+        "kubelet_working_pods{config=\"desired\",lifecycle=\"sync\",static=\"true\"} 1",
+        "kubelet_started_pods_total 1",
+        "kubelet_started_pods_errors_total 0",
+        "kubelet_started_containers_total{container_type=\"container\"} 2",
+        "kubelet_containers_per_pod_count_sum 2",
+        "kubelet_containers_per_pod_count_count 1",
+        "kubelet_pod_worker_start_duration_seconds_count 1",
+        "kubelet_pod_start_duration_seconds_count 1",
+        "kubelet_pod_start_total_duration_seconds_count 1",
+        "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"\"} 1",
+        "krablet_audit_discrepancies_total 0",
+    ];
+    world.eventually(AgentView::metrics, &running).await;
+    let probed = "prober_probe_duration_seconds_count{container=\"a\",namespace=\"ns\",pod=\"web-node\",probe_type=\"Readiness\"} 3";
+    world.eventually(AgentView::probe_metrics, &[probed]).await;
+
+    world.want(Vec::new()).await;
+    let gone = [
+        "kubelet_running_pods 0",
+        "kubelet_running_containers{container_state=\"running\"} 0",
+        "kubelet_desired_pods{static=\"true\"} 0",
+        "kubelet_active_pods{static=\"true\"} 0",
+        "kubelet_working_pods{config=\"desired\",lifecycle=\"sync\",static=\"true\"} 0",
+        "kubelet_working_pods{config=\"orphan\",lifecycle=\"terminating\",static=\"true\"} 0",
+        "kubelet_pod_worker_duration_seconds_count{operation_type=\"terminated\"} 1",
+    ];
+    world.eventually(AgentView::metrics, &gone).await;
+    assert!(!world.view.probe_metrics().contains("prober_"));
+}

@@ -1,0 +1,79 @@
+//! The documentation, written by the table itself.
+
+use std::fmt::Write as _;
+
+use crate::series::{ALL, Kind, Place, Series};
+
+const INTRO: &str = "\
+# Metrics
+
+<!-- Written by the krablet-metrics crate; `KRABLET_UPDATE_DOCS=1 cargo test -p krablet-metrics` rewrites it. -->
+
+The read-only port (`readOnlyPort`) serves two pages in the Prometheus text format 0.0.4. Series of the kubelet have its names,
+types, labels and buckets, so dashboards and alerts go on working; series whose name begins with `krablet_` are krablet's own.
+Nothing is computed between scrapes: counters are counted when something happens, gauges when somebody asks.
+";
+
+const NOTES: &str = "
+## Label values
+
+- `static` is `true` for pods that do not come from the API server and empty for those that do; `kubelet_working_pods` says
+  `unknown` for pods that only the runtime knows.
+- `operation_type` of `kubelet_pod_worker_duration_seconds` is `create`, `update`, `sync` or `kill`, after the update the step was
+  done for, or `terminated` for the step that releases what an ended pod held.
+- `container_type` is `container`, `init_container` or `ephemeral_container`.
+- `stage` of `kubernetes_feature_enabled` is `ALPHA`, `BETA`, `DEPRECATED`, or empty for a finished feature.
+- Values that come from outside are escaped. Where a series is counted by them (exit codes and reasons), a value is cut after 120
+  characters and at most 200 sets are kept; what comes after that is counted together under the value `other`.
+
+## What is different from the kubelet
+
+- What the kubelet calls a relist is an audit here. With an event stream there is one every 30 to 60 seconds, so the intervals of
+  `kubelet_pleg_relist_interval_seconds` lie beyond its last bucket; an alert on the PLEG should watch
+  `kubelet_pleg_last_seen_seconds` or the durations instead.
+- `kubelet_pod_start_duration_seconds` and `kubelet_pod_start_total_duration_seconds` count a pod once, when it starts under this
+  agent. Pods that already ran when the agent started are not counted.
+- `prober_probe_total` has no result `unknown`: the kubelet throws such results away before it counts them, too.
+
+## What is not there
+
+- `go_*`: krablet is no Go program. Where a dashboard shows `go_goroutines` or `go_memstats_*` as a sign of load, use
+  `process_resident_memory_bytes`, `process_open_fds` and `krablet_runtime_operations_in_flight`.
+- `kubelet_evented_pleg_connection_latency_seconds`, `kubelet_pleg_pod_relist_duration_seconds`, `kubelet_pod_start_sli_duration_seconds`,
+  `kubelet_managed_ephemeral_containers`, `process_network_*`.
+- Series of parts that need an API server (`kubelet_pod_status_sync_duration_seconds`, `rest_client_*`, certificates, node start-up)
+  or that krablet does not have yet (evictions, resource managers, device plugins, resize, CSI, DRA, graceful shutdown, image garbage
+  collection, `kubelet_http_*`, `/metrics/cadvisor`, `/metrics/resource`).
+";
+
+/// `docs/metrics.md`.
+pub fn render_metrics_md() -> String {
+    let mut out = INTRO.to_owned();
+    for (title, place) in [
+        ("/metrics", Place::Metrics),
+        ("/metrics/probes", Place::Probes),
+    ] {
+        let _ = write!(
+            out,
+            "\n## `{title}`\n\n| series | type | labels | meaning |\n|---|---|---|---|\n"
+        );
+        let mut here: Vec<&Series> = ALL.iter().copied().filter(|s| s.is_on(place)).collect();
+        here.sort_by_key(|s| s.name);
+        for series in here {
+            row(&mut out, series);
+        }
+    }
+    out + NOTES
+}
+
+fn row(out: &mut String, series: &Series) {
+    let kind = match series.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram(_) => "histogram",
+    };
+    let labels: Vec<String> = series.labels.iter().map(|l| format!("`{l}`")).collect();
+    let labels = labels.join(", ");
+    let Series { name, help, .. } = series;
+    let _ = writeln!(out, "| `{name}` | {kind} | {labels} | {help} |");
+}

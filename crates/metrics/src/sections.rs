@@ -1,0 +1,163 @@
+//! What other rooms count, a section for each. A room is handed its section and knows no other.
+
+use crate::page::Page;
+use crate::series;
+use crate::values::{Counter, CounterVec, Histogram, HistogramVec};
+
+/// All sections. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    pub workers: WorkerMetrics,
+    pub runtime: RuntimeMetrics,
+}
+
+impl Metrics {
+    pub fn put_on(&self, page: &mut Page) {
+        self.workers.put_on(page);
+        self.runtime.put_on(page);
+    }
+}
+
+/// What pod workers and their loop count.
+#[derive(Clone, Debug)]
+pub struct WorkerMetrics {
+    pub containers_per_pod: Histogram,
+    /// By `operation_type`.
+    pub duration: HistogramVec,
+    pub start_duration: Histogram,
+    pub pod_start_duration: Histogram,
+    pub pod_start_total_duration: Histogram,
+    /// By `container_type`, `exit_code`, `reason`.
+    pub terminated_containers: CounterVec,
+    /// By `static`.
+    pub restarted_pods: CounterVec,
+    pub orphaned_runtime_pods: Counter,
+}
+
+impl Default for WorkerMetrics {
+    fn default() -> Self {
+        let metrics = Self {
+            containers_per_pod: Histogram::new(&series::CONTAINERS_PER_POD),
+            duration: HistogramVec::new(&series::POD_WORKER_DURATION),
+            start_duration: Histogram::new(&series::POD_WORKER_START_DURATION),
+            pod_start_duration: Histogram::new(&series::POD_START_DURATION),
+            pod_start_total_duration: Histogram::new(&series::POD_START_TOTAL_DURATION),
+            terminated_containers: CounterVec::new(&series::TERMINATED_CONTAINERS),
+            restarted_pods: CounterVec::new(&series::RESTARTED_PODS),
+            orphaned_runtime_pods: Counter::new(&series::ORPHANED_RUNTIME_PODS),
+        };
+        // Both are told from the start, so that a rate can be taken of the first one.
+        for is_static in ["", "true"] {
+            metrics.restarted_pods.add(&[is_static], 0);
+        }
+        metrics
+    }
+}
+
+impl WorkerMetrics {
+    fn put_on(&self, page: &mut Page) {
+        page.histogram(&self.containers_per_pod);
+        page.histograms(&self.duration);
+        page.histogram(&self.start_duration);
+        page.histogram(&self.pod_start_duration);
+        page.histogram(&self.pod_start_total_duration);
+        page.counters(&self.terminated_containers);
+        page.counters(&self.restarted_pods);
+        page.counter(&self.orphaned_runtime_pods);
+    }
+}
+
+/// What the runtime room counts.
+#[derive(Clone, Debug)]
+pub struct RuntimeMetrics {
+    /// Sandboxes asked for.
+    pub started_pods: Counter,
+    pub started_pods_errors: Counter,
+    /// By `container_type`.
+    pub started_containers: CounterVec,
+    /// By `code`, `container_type`.
+    pub started_containers_errors: CounterVec,
+    /// By `runtime_handler`.
+    pub run_sandbox_duration: HistogramVec,
+    /// By `runtime_handler`.
+    pub run_sandbox_errors: CounterVec,
+    /// By [`image_size_class`].
+    pub image_pull_duration: HistogramVec,
+    pub http_fallbacks: Counter,
+    pub sleeps_cut_short: Counter,
+}
+
+impl Default for RuntimeMetrics {
+    fn default() -> Self {
+        Self {
+            started_pods: Counter::new(&series::STARTED_PODS),
+            started_pods_errors: Counter::new(&series::STARTED_PODS_ERRORS),
+            started_containers: CounterVec::new(&series::STARTED_CONTAINERS),
+            started_containers_errors: CounterVec::new(&series::STARTED_CONTAINERS_ERRORS),
+            run_sandbox_duration: HistogramVec::new(&series::RUN_PODSANDBOX_DURATION),
+            run_sandbox_errors: CounterVec::new(&series::RUN_PODSANDBOX_ERRORS),
+            image_pull_duration: HistogramVec::new(&series::IMAGE_PULL_DURATION),
+            http_fallbacks: Counter::new(&series::LIFECYCLE_HTTP_FALLBACKS),
+            sleeps_cut_short: Counter::new(&series::SLEEP_TERMINATED_EARLY),
+        }
+    }
+}
+
+impl RuntimeMetrics {
+    fn put_on(&self, page: &mut Page) {
+        page.counter(&self.started_pods);
+        page.counter(&self.started_pods_errors);
+        page.counters(&self.started_containers);
+        page.counters(&self.started_containers_errors);
+        page.histograms(&self.run_sandbox_duration);
+        page.counters(&self.run_sandbox_errors);
+        page.histograms(&self.image_pull_duration);
+        page.counter(&self.http_fallbacks);
+        page.counter(&self.sleeps_cut_short);
+    }
+}
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The size an image of a class is greater than, as upstream draws the lines.
+const IMAGE_SIZES: [(u64, &str); 12] = [
+    (0, "0-10MB"),
+    (10 * MIB, "10MB-100MB"),
+    (100 * MIB, "100MB-500MB"),
+    (500 * MIB, "500MB-1GB"),
+    (GIB, "1GB-5GB"),
+    (5 * GIB, "5GB-10GB"),
+    (10 * GIB, "10GB-20GB"),
+    (20 * GIB, "20GB-30GB"),
+    (30 * GIB, "30GB-40GB"),
+    (40 * GIB, "40GB-60GB"),
+    (60 * GIB, "60GB-100GB"),
+    (100 * GIB, "GT100GB"),
+];
+
+/// The `image_size_in_bytes` of an image. The runtime may not know the size, and then says 0.
+pub fn image_size_class(bytes: u64) -> &'static str {
+    let class = IMAGE_SIZES.iter().rev().find(|(above, _)| bytes > *above);
+    class.map_or("N/A", |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_sizes() {
+        let cases = [
+            (0, "N/A"),
+            (1, "0-10MB"),
+            (10 * MIB, "0-10MB"),
+            (10 * MIB + 1, "10MB-100MB"),
+            (2 * GIB, "1GB-5GB"),
+            (u64::MAX, "GT100GB"),
+        ];
+        for (bytes, class) in cases {
+            assert_eq!(image_size_class(bytes), class);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The table of all series. Names, types, labels and buckets are upstream's (labels in the order of
+//! their names), so dashboards and alerts go on working; what begins with `krablet_` is our own.
+
+/// What a series is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    /// With the upper bounds of its buckets.
+    Histogram(&'static [f64]),
+}
+
+/// Where a series is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// `/metrics`
+    Metrics,
+    /// `/metrics/probes`
+    Probes,
+    Both,
+}
+
+#[derive(Debug, PartialEq)]
+pub struct Series {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub labels: &'static [&'static str],
+    /// Upstream's promise: `ALPHA`, `BETA`, or empty for what no Kubernetes component defines.
+    pub stability: &'static str,
+    pub help: &'static str,
+    pub place: Place,
+}
+
+impl Series {
+    pub fn is_on(&self, place: Place) -> bool {
+        self.place == place || self.place == Place::Both
+    }
+
+    /// The help with the stability in front of it, as upstream's components write it.
+    pub(crate) fn help_line(&self) -> String {
+        match self.stability {
+            "" => self.help.to_owned(),
+            stability => format!("[{stability}] {}", self.help),
+        }
+    }
+}
+
+/// Prometheus' default bounds, in seconds.
+pub const DEFAULT: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+pub const CONTAINERS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
+pub const POD_START: [f64; 25] = [
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
+    300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+pub const IMAGE_PULL: [f64; 18] = [
+    1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0,
+    1200.0, 1800.0, 2700.0, 3600.0,
+];
+/// 0.005 × 2.5ⁿ
+pub const RUNTIME_CALL: [f64; 14] = [
+    0.005,
+    0.0125,
+    0.03125,
+    0.078125,
+    0.1953125,
+    0.48828125,
+    1.220703125,
+    3.0517578125,
+    7.62939453125,
+    19.073486328125,
+    47.6837158203125,
+    119.20928955078125,
+    298.0232238769531,
+    745.0580596923828,
+];
+
+macro_rules! series {
+    ($($id:ident: $place:ident $stability:literal $kind:expr, $name:literal [$($label:literal),*] $help:literal;)*) => {
+        $(pub static $id: Series = Series {
+            name: $name,
+            kind: $kind,
+            labels: &[$($label),*],
+            stability: $stability,
+            help: $help,
+            place: Place::$place,
+        };)*
+
+        /// Every series there is.
+        pub static ALL: &[&Series] = &[$(&$id),*];
+    };
+}
+
+use Kind::{Counter, Gauge, Histogram};
+
+series! {
+    NODE_NAME: Metrics "ALPHA" Gauge, "kubelet_node_name" ["node"]
+        "The name of this node as a label, always 1";
+    RUNNING_PODS: Metrics "ALPHA" Gauge, "kubelet_running_pods" []
+        "Pods with a sandbox that is ready";
+    RUNNING_CONTAINERS: Metrics "ALPHA" Gauge, "kubelet_running_containers" ["container_state"]
+        "Containers the runtime holds, by their state";
+    DESIRED_PODS: Metrics "ALPHA" Gauge, "kubelet_desired_pods" ["static"]
+        "Pods the sources want on this node; static is true for those not from the API server";
+    ACTIVE_PODS: Metrics "ALPHA" Gauge, "kubelet_active_pods" ["static"]
+        "Wanted pods that have not ended and count when another one is admitted";
+    MIRROR_PODS: Metrics "ALPHA" Gauge, "kubelet_mirror_pods" []
+        "Mirror pods this node keeps for its static pods; none without an API server";
+    WORKING_PODS: Metrics "ALPHA" Gauge, "kubelet_working_pods" ["config", "lifecycle", "static"]
+        "Pods with a worker, by its lifecycle and by whether the pod is desired, an orphan, or known to the runtime only";
+    ORPHANED_RUNTIME_PODS: Metrics "ALPHA" Counter, "kubelet_orphaned_runtime_pods_total" []
+        "Pods found running that neither a source nor a worker knew";
+    RESTARTED_PODS: Metrics "ALPHA" Counter, "kubelet_restarted_pods_total" ["static"]
+        "Pods started anew because they were removed and came back under the same UID";
+    STARTED_PODS: Metrics "ALPHA" Counter, "kubelet_started_pods_total" []
+        "Sandboxes asked for";
+    STARTED_PODS_ERRORS: Metrics "ALPHA" Counter, "kubelet_started_pods_errors_total" []
+        "Sandboxes that could not be had";
+    STARTED_CONTAINERS: Metrics "ALPHA" Counter, "kubelet_started_containers_total" ["container_type"]
+        "Containers whose start was begun";
+    STARTED_CONTAINERS_ERRORS: Metrics "ALPHA" Counter, "kubelet_started_containers_errors_total" ["code", "container_type"]
+        "Containers that could not be started, by reason";
+    TERMINATED_CONTAINERS: Metrics "ALPHA" Counter, "kubelet_terminated_containers_total" ["container_type", "exit_code", "reason"]
+        "Containers whose status became terminated";
+    CONTAINERS_PER_POD: Metrics "ALPHA" Histogram(&CONTAINERS), "kubelet_containers_per_pod_count" []
+        "Containers in the spec of each pod that was started";
+    POD_WORKER_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_pod_worker_duration_seconds" ["operation_type"]
+        "Time one step of a pod worker took, by what made it necessary";
+    POD_WORKER_START_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_pod_worker_start_duration_seconds" []
+        "Time from the first sight of a pod to the start of its worker";
+    POD_START_DURATION: Metrics "ALPHA" Histogram(&POD_START), "kubelet_pod_start_duration_seconds" []
+        "Time from the first sight of a pod until its phase was Running";
+    POD_START_TOTAL_DURATION: Metrics "ALPHA" Histogram(&POD_START), "kubelet_pod_start_total_duration_seconds" []
+        "Time from a pod's creation (for one without creation time: its first sight) until all its containers ran, pulls and init containers included";
+    PLEG_RELIST_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_pleg_relist_duration_seconds" []
+        "Time an audit of all pods in the runtime took";
+    PLEG_RELIST_INTERVAL: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_pleg_relist_interval_seconds" []
+        "Time between the starts of two audits; seconds without an event stream, up to a minute with one";
+    PLEG_LAST_SEEN: Metrics "ALPHA" Gauge, "kubelet_pleg_last_seen_seconds" []
+        "Unix time at which the runtime was last observed with success";
+    PLEG_DISCARD_EVENTS: Metrics "ALPHA" Counter, "kubelet_pleg_discard_events" []
+        "News of pods that were thrown away unread; always 0, since later news of a pod join earlier ones";
+    EVENTED_PLEG_CONNECTIONS: Metrics "ALPHA" Counter, "kubelet_evented_pleg_connection_success_count" []
+        "Times the runtime's event stream was opened";
+    EVENTED_PLEG_CONNECTION_ERRORS: Metrics "ALPHA" Counter, "kubelet_evented_pleg_connection_error_count" []
+        "Times the runtime's event stream could not be opened or was lost";
+    RUNTIME_OPERATIONS: Metrics "ALPHA" Counter, "kubelet_runtime_operations_total" ["operation_type"]
+        "Calls to the runtime that ended";
+    RUNTIME_OPERATIONS_ERRORS: Metrics "ALPHA" Counter, "kubelet_runtime_operations_errors_total" ["operation_type"]
+        "Calls to the runtime that failed or were given up";
+    RUNTIME_OPERATIONS_DURATION: Metrics "ALPHA" Histogram(&RUNTIME_CALL), "kubelet_runtime_operations_duration_seconds" ["operation_type"]
+        "Time calls to the runtime took";
+    RUN_PODSANDBOX_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_run_podsandbox_duration_seconds" ["runtime_handler"]
+        "Time it took to run a sandbox, by runtime handler (empty for the default one)";
+    RUN_PODSANDBOX_ERRORS: Metrics "ALPHA" Counter, "kubelet_run_podsandbox_errors_total" ["runtime_handler"]
+        "Sandboxes that could not be run, by runtime handler";
+    IMAGE_PULL_DURATION: Metrics "ALPHA" Histogram(&IMAGE_PULL), "kubelet_image_pull_duration_seconds" ["image_size_in_bytes"]
+        "Time pulls took, waiting for their turn included, by the size of the image";
+    CGROUP_VERSION: Metrics "ALPHA" Gauge, "kubelet_cgroup_version" []
+        "Version of the cgroup hierarchy, 1 or 2";
+    LIFECYCLE_HTTP_FALLBACKS: Metrics "ALPHA" Counter, "kubelet_lifecycle_handler_http_fallbacks_total" []
+        "Hooks by HTTPS that were answered in plain HTTP and done over in it with success";
+    SLEEP_TERMINATED_EARLY: Metrics "ALPHA" Counter, "kubelet_sleep_action_terminated_early_total" []
+        "Sleep hooks given up before their time was over";
+    BUILD_INFO: Metrics "BETA" Gauge, "kubernetes_build_info" ["build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version", "major", "minor", "platform"]
+        "The Kubernetes version this agent behaves as, in labels, always 1; what only a Go build has is empty";
+    FEATURE_ENABLED: Metrics "BETA" Gauge, "kubernetes_feature_enabled" ["name", "stage"]
+        "1 for each feature gate that is on, 0 for one that is off; the stage is empty for finished features";
+    PROCESS_CPU: Metrics "" Counter, "process_cpu_seconds_total" []
+        "Time this process has spent on a CPU, in user mode and in the kernel";
+    PROCESS_RESIDENT_MEMORY: Metrics "" Gauge, "process_resident_memory_bytes" []
+        "Memory of this process that is in RAM";
+    PROCESS_VIRTUAL_MEMORY: Metrics "" Gauge, "process_virtual_memory_bytes" []
+        "Address space of this process";
+    PROCESS_VIRTUAL_MEMORY_MAX: Metrics "" Gauge, "process_virtual_memory_max_bytes" []
+        "Limit of the address space of this process, -1 for none";
+    PROCESS_OPEN_FDS: Metrics "" Gauge, "process_open_fds" []
+        "Open file descriptors";
+    PROCESS_MAX_FDS: Metrics "" Gauge, "process_max_fds" []
+        "Limit of open file descriptors";
+    PROCESS_START_TIME: Both "" Gauge, "process_start_time_seconds" []
+        "Unix time at which this process started";
+    KRABLET_BUILD_INFO: Metrics "" Gauge, "krablet_build_info" ["version"]
+        "The version of krablet, always 1";
+    KRABLET_CALLS_IN_FLIGHT: Metrics "" Gauge, "krablet_runtime_operations_in_flight" ["operation_type"]
+        "Calls the runtime has not answered yet";
+    KRABLET_CALL_AGE: Metrics "" Gauge, "krablet_runtime_operation_in_flight_age_seconds" ["operation_type"]
+        "Age of the oldest call of its kind that the runtime has not answered yet";
+    KRABLET_CALLS_UNLISTED: Metrics "" Gauge, "krablet_runtime_operations_unlisted" []
+        "Calls in flight beyond those told by kind";
+    KRABLET_AUDIT_DISCREPANCIES: Metrics "" Counter, "krablet_audit_discrepancies_total" []
+        "Pods an audit found changed though the event stream had told nothing of it; meant to stay 0";
+    KRABLET_AUDIT_FAILURES: Metrics "" Counter, "krablet_audit_failures_total" []
+        "Audits the runtime did not answer";
+    KRABLET_LOOKS: Metrics "" Counter, "krablet_pod_observations_total" []
+        "Looks at one pod in the runtime";
+    KRABLET_LOOK_FAILURES: Metrics "" Counter, "krablet_pod_observation_errors_total" []
+        "Looks at one pod that the runtime did not answer";
+    KRABLET_EVENTS: Metrics "" Counter, "krablet_runtime_events_total" []
+        "Events of the runtime's stream";
+    PROBE_TOTAL: Probes "BETA" Counter, "prober_probe_total" ["container", "namespace", "pod", "pod_uid", "probe_type", "result"]
+        "Probes of a container by kind and result";
+    PROBE_DURATION: Probes "ALPHA" Histogram(&DEFAULT), "prober_probe_duration_seconds" ["container", "namespace", "pod", "probe_type"]
+        "Time successful probes took to answer";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sound() {
+        let mut names: Vec<_> = ALL.iter().map(|s| s.name).collect();
+        names.sort_unstable();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all, "a name is there twice");
+        for series in ALL {
+            assert!(series.labels.is_sorted(), "{}", series.name);
+            assert!(!series.help.ends_with('.'), "{}", series.name);
+            assert!(!series.labels.contains(&"le"), "{}", series.name);
+            if let Kind::Histogram(bounds) = series.kind {
+                assert!(bounds.is_sorted() && !bounds.is_empty(), "{}", series.name);
+            }
+        }
+    }
+}
