@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use krablet_core::gc::Fate;
-use krablet_core::worker::{Stage, Update, UpdateKind};
+use krablet_core::worker::{Stage, UpdateKind};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::{ContainerId, PodRef, PodUid};
 use krablet_status::StatusStore;
-use tracing::info;
 
 use crate::housekeeping::Findings;
 use crate::steps::Garbage;
@@ -64,7 +63,7 @@ impl SyncLoop {
         for pod in self.parts.desired.all() {
             if !self.workers.is_known(&PodRef::of(&pod).uid) {
                 self.parts.accounts.restarted(&pod);
-                self.send(&pod, UpdateKind::Create);
+                self.pod_wanted(&pod, UpdateKind::Create);
             }
         }
     }
@@ -79,11 +78,7 @@ impl SyncLoop {
             if known || self.parts.desired.contains(&pod.uid) {
                 continue;
             }
-            info!(pod = %pod, podUID = %pod.uid, "Ending a pod that no source wants");
-            let effects = self.workers.update(Update::orphan(pod.clone()));
-            self.parts.accounts.orphan_found();
-            self.parts.accounts.note(&pod.uid, &self.workers);
-            self.carry_out(effects);
+            self.end_unknown(pod.clone());
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use krablet_core::Mono;
+use krablet_core::actions::{ActionInputs, compute_pod_actions};
 use krablet_core::gc::Fate;
 use krablet_core::restart::RestartGates;
 use krablet_core::start::StartErrors;
@@ -177,7 +178,7 @@ impl Steps {
             }
             return Outcome::Terminal;
         }
-        if observed.ready_sandboxes().next().is_none()
+        if self.needs_sandbox(pod, &observed)
             && !is_host_network(pod)
             && let Err(e) = self.parts.network.check().await
         {
@@ -209,6 +210,17 @@ impl Steps {
             })
             .await;
         self.after_runtime_sync(pod, pod_ref, &observed, result)
+    }
+
+    fn needs_sandbox(&self, pod: &Pod, observed: &ObservedPod) -> bool {
+        let inputs = ActionInputs {
+            pod,
+            observed,
+            verdicts: &self.parts.probes.verdicts(&observed.pod.uid),
+            rules_enabled: self.parts.gates.rules,
+            restart_all_enabled: self.parts.gates.restart_all,
+        };
+        observed.ready_sandboxes().next().is_none() && compute_pod_actions(&inputs).create_sandbox
     }
 
     fn after_runtime_sync(

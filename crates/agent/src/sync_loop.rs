@@ -11,7 +11,7 @@ use krablet_core::worker::{Effect, Outcome, PodWorkers, Stage, Step, Update, Upd
 use krablet_linux::WallClock;
 use krablet_observer::{Change, Changes, ObserverHandle, RuntimeHealth};
 use krablet_pod::api::Pod;
-use krablet_pod::marks::PodSource;
+use krablet_pod::marks::{self, PodSource};
 use krablet_pod::{PodRef, PodUid, Ticket};
 use krablet_probes::{ProbeKind, ProbeUpdate, ProbeUpdates, ProbesHandle};
 use krablet_status::StatusStore;
@@ -108,6 +108,7 @@ impl SyncLoop {
     /// Turns until the sources are closed.
     pub(crate) async fn run(mut self, mut inputs: Inputs) {
         info!("Starting the main sync loop");
+        self.first_look().await;
         loop {
             self.wait_for_runtime(&mut inputs.health).await;
             self.turn.send_replace(Instant::now());
@@ -130,6 +131,25 @@ impl SyncLoop {
                 findings = self.housekeeping.next() => self.clean_up(findings),
                 Ok(()) = inputs.health.changed() => {}
             }
+        }
+    }
+
+    /// Before anything is started it must be known what runs: a pod may have to wait for one that an
+    /// earlier agent left under its name.
+    async fn first_look(&mut self) {
+        let mut told = false;
+        loop {
+            self.turn.send_replace(Instant::now());
+            let ticket = self.parts.observer.ticket();
+            match self.parts.observer.all_newer_than(ticket).await {
+                Ok(_) => return,
+                Err(e) if !told => {
+                    warn!(err = %e, "Waiting for the container runtime to list its pods");
+                    told = true;
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 
@@ -166,6 +186,9 @@ impl SyncLoop {
             .map(|p| PodRef::of(p).to_string())
             .collect();
         debug!(source = update.source.as_str(), op = update.op.as_str(), pods = ?names, "SyncLoop");
+        if update.op != Op::Restore {
+            self.parts.desired.source_spoke(update.source);
+        }
         for pod in &update.pods {
             match update.op {
                 Op::Add | Op::Restore => self.pod_wanted(pod, UpdateKind::Create),
@@ -174,15 +197,48 @@ impl SyncLoop {
                 Op::Remove => self.pod_removed(pod),
             }
         }
-        if update.op != Op::Restore {
-            self.parts.desired.source_spoke(update.source);
-        }
         self.housekeeping.soon();
     }
 
-    fn pod_wanted(&mut self, pod: &Arc<Pod>, kind: UpdateKind) {
+    pub(crate) fn pod_wanted(&mut self, pod: &Arc<Pod>, kind: UpdateKind) {
         self.parts.desired.put(pod);
+        if kind == UpdateKind::Create && !self.make_way(pod) {
+            // Housekeeping starts it once every source has spoken.
+            return;
+        }
         self.send(pod, kind);
+    }
+
+    /// Ends pods that nobody wants and that run under the name of a static pod: it waits for them.
+    /// False while a source may still claim one.
+    fn make_way(&mut self, pod: &Arc<Pod>) -> bool {
+        if !marks::is_static(pod) {
+            return true;
+        }
+        let wanted = PodRef::of(pod);
+        let mut rivals = self.parts.observer.all();
+        rivals.retain(|o| {
+            let unknown =
+                !self.workers.is_known(&o.pod.uid) && !self.parts.desired.contains(&o.pod.uid);
+            unknown && o.is_alive() && o.pod.full_name() == wanted.full_name()
+        });
+        if !rivals.is_empty() && !self.parts.desired.sources_ready(&self.parts.sources) {
+            return false;
+        }
+        for rival in rivals {
+            self.end_unknown(rival.pod.clone());
+        }
+        true
+    }
+
+    /// Ends a pod that was found in the runtime and that no source wants.
+    pub(crate) fn end_unknown(&mut self, pod: PodRef) {
+        info!(pod = %pod, podUID = %pod.uid, "Ending a pod that no source wants");
+        let uid = pod.uid.clone();
+        let effects = self.workers.update(Update::orphan(pod));
+        self.parts.accounts.orphan_found();
+        self.parts.accounts.note(&uid, &self.workers);
+        self.carry_out(effects);
     }
 
     /// The pod is gone from its source. Until every source has spoken it may only have moved to

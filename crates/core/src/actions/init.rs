@@ -197,11 +197,11 @@ impl<'a> Sync<'a> {
                 let all = self.actions.create_sandbox;
                 self.observed
                     .instances(&c.name)
-                    .filter(move |seen| {
-                        all || matches!(
-                            seen.state,
-                            ContainerState::Exited | ContainerState::Unknown
-                        )
+                    .filter(move |seen| match seen.state {
+                        ContainerState::Exited | ContainerState::Unknown => true,
+                        ContainerState::Created => all,
+                        // Nobody has seen its end yet; the next sync will.
+                        ContainerState::Running => false,
                     })
                     .skip(keep)
             })

@@ -256,8 +256,14 @@ impl PodWorkers {
             }
             Stage::Sync => effects.extend(kill.waiter.map(Effect::Release)),
         }
-        if first_time && desired.spec().is_some_and(|pod| marks::is_static(pod)) {
-            self.names.wait(&record.full_name(), record.uid());
+        if first_time {
+            match &desired {
+                Desired::Spec(pod) if marks::is_static(pod) => {
+                    self.names.wait(&record.full_name(), record.uid());
+                }
+                Desired::Spec(_) => {}
+                Desired::RuntimeOnly(_) => self.names.occupy(&record.full_name(), record.uid()),
+            }
         }
         record.pending = Some(Pending {
             desired,

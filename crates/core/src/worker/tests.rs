@@ -529,6 +529,23 @@ fn static_pods_of_one_name_take_turns_in_order_of_arrival() {
 }
 
 #[test]
+fn a_static_pod_waits_for_a_predecessor_left_by_an_earlier_agent() {
+    let mut s = Story::new();
+    s.orphan("x")
+        .orphan("y")
+        .create(&static_pod("a"))
+        .done("x", Outcome::Done)
+        .done("y", Outcome::Done);
+    s.check(expect![[r#"
+        orphan: run x TerminatingRuntime Kill grace=1 first
+        orphan: run y TerminatingRuntime Kill grace=1 first
+        create: -
+        Done: -
+        Done: run a Sync Create first
+    "#]]);
+}
+
+#[test]
 fn a_waiter_told_to_end_is_finished_without_a_step() {
     let mut s = Story::new();
     s.create(&static_pod("a"))
