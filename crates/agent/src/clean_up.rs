@@ -20,6 +20,7 @@ impl SyncLoop {
             return;
         }
         self.end_unknown_pods(&findings);
+        self.found_at_start = Vec::new();
         self.release_and_collect(findings);
     }
 

@@ -12,6 +12,7 @@ use krablet_linux::WallClock;
 use krablet_observer::{Change, Changes, ObserverHandle, RuntimeHealth};
 use krablet_pod::api::Pod;
 use krablet_pod::marks::{self, PodSource};
+use krablet_pod::observed::ObservedPod;
 use krablet_pod::{PodRef, PodUid, Ticket};
 use krablet_probes::{ProbeKind, ProbeUpdate, ProbeUpdates, ProbesHandle};
 use krablet_status::StatusStore;
@@ -82,6 +83,8 @@ pub(crate) struct SyncLoop {
     pub(crate) housekeeping: Housekeeping,
     turn: watch::Sender<Instant>,
     rng: StdRng,
+    /// What the runtime held when this agent started, until housekeeping has seen to it.
+    pub(crate) found_at_start: Vec<Arc<ObservedPod>>,
 }
 
 impl SyncLoop {
@@ -102,6 +105,7 @@ impl SyncLoop {
             housekeeping,
             turn,
             rng: StdRng::seed_from_u64(seed),
+            found_at_start: Vec::new(),
         }
     }
 
@@ -142,7 +146,10 @@ impl SyncLoop {
             self.turn.send_replace(Instant::now());
             let ticket = self.parts.observer.ticket();
             match self.parts.observer.all_newer_than(ticket).await {
-                Ok(_) => return,
+                Ok(found) => {
+                    self.found_at_start = found;
+                    return;
+                }
                 Err(e) if !told => {
                     warn!(err = %e, "Waiting for the container runtime to list its pods");
                     told = true;
@@ -217,6 +224,9 @@ impl SyncLoop {
         }
         let wanted = PodRef::of(pod);
         let mut rivals = self.parts.observer.all();
+        // Of a pod whose look failed there is no view yet, only what the list told.
+        let unseen = |o: &&Arc<ObservedPod>| self.parts.observer.latest(&o.pod.uid).is_none();
+        rivals.extend(self.found_at_start.iter().filter(unseen).cloned());
         rivals.retain(|o| {
             let unknown =
                 !self.workers.is_known(&o.pod.uid) && !self.parts.desired.contains(&o.pod.uid);
@@ -241,11 +251,11 @@ impl SyncLoop {
         self.carry_out(effects);
     }
 
-    /// The pod is gone from its source. Until every source has spoken it may only have moved to
-    /// another one; housekeeping ends it then.
+    /// The source that brought the pod has let it go; no other can claim it.
     fn pod_removed(&mut self, pod: &Arc<Pod>) {
-        self.parts.desired.remove(&PodRef::of(pod).uid);
-        if self.parts.desired.sources_ready(&self.parts.sources) {
+        let uid = PodRef::of(pod).uid;
+        self.parts.desired.remove(&uid);
+        if self.workers.is_known(&uid) {
             self.send(pod, UpdateKind::Kill);
         }
     }
