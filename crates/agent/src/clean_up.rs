@@ -11,7 +11,7 @@ use krablet_pod::{ContainerId, PodRef, PodUid};
 use krablet_status::StatusStore;
 
 use crate::housekeeping::Findings;
-use crate::steps::Garbage;
+use crate::steps::{Garbage, KnownFate};
 use crate::sync_loop::SyncLoop;
 
 impl SyncLoop {
@@ -104,7 +104,7 @@ impl SyncLoop {
     }
 
     /// What the workers say of each pod's remains.
-    fn fates(&self, pods: &[Arc<ObservedPod>]) -> BTreeMap<PodUid, Fate> {
+    fn fates(&self, pods: &[Arc<ObservedPod>]) -> BTreeMap<PodUid, KnownFate> {
         let fate = |uid: &PodUid| {
             if self.parts.desired.contains(uid) && !self.workers.is_known(uid) {
                 Fate::Live
@@ -117,7 +117,11 @@ impl SyncLoop {
             }
         };
         let seen = pods.iter().map(|p| &p.pod.uid).chain(self.workers.uids());
-        seen.map(|uid| (uid.clone(), fate(uid))).collect()
+        let known = |uid: &PodUid| KnownFate {
+            fate: fate(uid),
+            wanted: self.parts.desired.contains(uid),
+        };
+        seen.map(|uid| (uid.clone(), known(uid))).collect()
     }
 }
 

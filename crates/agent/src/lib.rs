@@ -175,6 +175,7 @@ impl Agent {
             volumes: volumes.clone(),
             cgroups: deps.cgroups.clone(),
             gc,
+            desired: desired.clone(),
             probes: probes_handle.clone(),
             status: status.clone(),
             recorder: deps.recorder.clone(),

@@ -31,6 +31,7 @@ use crate::accounts::Accounts;
 use crate::housekeeping::Leftovers;
 use crate::mono::MonoClock;
 use crate::network::NetworkReadiness;
+use crate::pod_set::DesiredPods;
 
 /// How a step ended.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +58,18 @@ struct StatusView<'a> {
     log_restart_counts: BTreeMap<String, u32>,
 }
 
+/// What was known of a pod's remains at the time of the look.
+#[derive(Clone, Copy)]
+pub(crate) struct KnownFate {
+    pub(crate) fate: Fate,
+    /// A source wanted the pod then.
+    pub(crate) wanted: bool,
+}
+
 /// What a collection of garbage is told.
 pub(crate) struct Garbage {
     pub(crate) pods: Vec<Arc<ObservedPod>>,
-    pub(crate) fates: BTreeMap<PodUid, Fate>,
+    pub(crate) fates: BTreeMap<PodUid, KnownFate>,
     /// Containers whose end stands in a status.
     pub(crate) recorded: BTreeSet<ContainerId>,
 }
@@ -72,6 +81,7 @@ pub(crate) struct StepParts {
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) cgroups: Arc<dyn Cgroups>,
     pub(crate) gc: ContainerGc,
+    pub(crate) desired: DesiredPods,
     pub(crate) probes: ProbesHandle,
     pub(crate) status: StatusStore,
     pub(crate) recorder: Recorder,
@@ -374,6 +384,21 @@ impl Steps {
                 ..StatusView::default()
             },
         );
+        if observed.is_alive()
+            && let Err(e) = self
+                .parts
+                .runtime
+                .kill_pod(Some(pod), &observed, Some(1))
+                .await
+        {
+            // A call that was given up came to its end in the runtime after all.
+            self.warn(
+                pod_ref,
+                reason::FAILED_KILL_POD,
+                format!("error killing pod: {e}"),
+            );
+            return Outcome::Failed;
+        }
         let qos = qos_class(pod.spec.as_ref().unwrap_or(&PodSpec::default()));
         // The directory stays, with termination messages in it, until the pod is gone for good.
         if !self.release_volumes(&pod_ref.uid).await
@@ -404,12 +429,17 @@ impl Steps {
 
     /// What is left of pods that are gone: their directories, and cgroups of an earlier agent.
     pub(crate) async fn release_leftovers(&self, leftovers: Leftovers) {
-        for uid in leftovers.directories {
+        let unwanted = |uid: &PodUid| !self.parts.desired.contains(uid);
+        for uid in leftovers.directories.into_iter().filter(unwanted) {
             if let Err(e) = self.parts.volumes.tear_down(&uid).await {
                 warn!(podUID = %uid, err = %e, "Could not remove the directory of a pod that is gone");
             }
         }
-        for (uid, qos) in leftovers.cgroups {
+        for (uid, qos) in leftovers
+            .cgroups
+            .into_iter()
+            .filter(|(uid, _)| unwanted(uid))
+        {
             self.release_cgroup(&uid, qos).await;
         }
     }
@@ -418,13 +448,13 @@ impl Steps {
 /// Garbage.
 impl Steps {
     pub(crate) async fn collect_garbage(&self, garbage: Garbage) {
-        // A pod nobody knows may go whole: sources are ready when this is called.
-        let fate = |uid: &PodUid| {
-            garbage
-                .fates
-                .get(uid)
-                .copied()
-                .unwrap_or(Fate::ContentRemovable)
+        // A pod nobody knows may go whole: sources are ready when this is called. What has become
+        // wanted since the look has containers and logs that the look knows nothing of.
+        let fate = |uid: &PodUid| match garbage.fates.get(uid) {
+            Some(known) if known.wanted => known.fate,
+            _ if self.parts.desired.contains(uid) => Fate::Live,
+            Some(known) => known.fate,
+            None => Fate::ContentRemovable,
         };
         let report = self
             .parts
