@@ -62,7 +62,11 @@ impl SyncLoop {
     /// Wanted pods whose record was dropped (the UID was used again) start anew.
     fn start_pods_without_worker(&mut self) {
         for pod in self.parts.desired.all() {
-            if !self.workers.is_known(&PodRef::of(&pod).uid) {
+            let uid = PodRef::of(&pod).uid;
+            if !self.workers.is_known(&uid) {
+                // What was said of its last life is not true of the next one.
+                self.parts.status.retain(|other| *other != uid);
+                self.parts.steps.retain(&|other| *other != uid);
                 self.parts.accounts.restarted(&pod);
                 self.pod_wanted(&pod, UpdateKind::Create);
             }
