@@ -207,14 +207,15 @@ pub(crate) fn sandbox(status: v1::PodSandboxStatus) -> ObservedSandbox {
     }
 }
 
-/// Puts both lists in their order: newest first.
+/// Puts both lists in their order: newest first. Attempts only grow; the time of creation comes
+/// from a clock that may have been set back, so it decides between equals alone.
 pub(crate) fn sort(pod: &mut ObservedPod) {
     pod.sandboxes.sort_by(|a, b| {
-        let newest_first = (b.created_at, b.attempt).cmp(&(a.created_at, a.attempt));
+        let newest_first = (b.attempt, b.created_at).cmp(&(a.attempt, a.created_at));
         newest_first.then_with(|| b.id.cmp(&a.id))
     });
     pod.containers.sort_by(|a, b| {
-        let newest_first = (b.created_at, b.attempt).cmp(&(a.created_at, a.attempt));
+        let newest_first = (b.attempt, b.created_at).cmp(&(a.attempt, a.created_at));
         newest_first.then_with(|| b.id.cmp(&a.id))
     });
 }
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_newest_first_then_attempt_then_id() {
+    fn order_is_by_attempt_then_newest_first_then_id() {
         let one = |id: &str, at, attempt| {
             let mut c = listed_container(&listed_one(
                 "u",
@@ -448,7 +449,7 @@ mod tests {
         ];
         sort(&mut pod);
         let ids: Vec<_> = pod.containers.iter().map(|c| c.id.as_str()).collect();
-        assert_eq!(ids, ["d", "c", "b", "a"]);
+        assert_eq!(ids, ["a", "d", "c", "b"]);
     }
 
     #[test]

@@ -115,6 +115,10 @@ impl PodRuntime {
     ) -> Result<(), Stopped> {
         let prepared = cancel.run_until_cancelled(self.prepare(pod, what)).await;
         let config = prepared.ok_or(Stopped::Cancelled)??;
+        if cancel.is_cancelled() {
+            // It came together with the end of the preparations.
+            return Err(Stopped::Cancelled);
+        }
         let log_path = config.log_path.clone();
         let id = self.create_and_start(pod, what, config).await?;
         self.link_log(pod, what, &id, &log_path).await;
@@ -219,7 +223,7 @@ impl PodRuntime {
         image: &ReadyImage,
     ) -> Result<v1::ContainerConfig, String> {
         let container = what.container;
-        let restart_count = self.restart_count(pod, &container.name).await;
+        let restart_count = self.restart_count(pod, &container.name).await?;
         let target = self.target(pod, what)?;
         let found = match &image.image {
             Some(found) => Some(found.clone()),
@@ -271,16 +275,22 @@ impl PodRuntime {
     }
 
     /// A runtime that forgot all instances does not set the count back: the logs remember.
-    async fn restart_count(&self, pod: &PodStart<'_>, container: &str) -> u32 {
+    async fn restart_count(&self, pod: &PodStart<'_>, container: &str) -> Result<u32, String> {
         if pod.observed.newest(container).is_some() {
-            return next_restart_count(pod.observed, container, None);
+            return Ok(next_restart_count(pod.observed, container, None));
         }
         let dir = self.container_log_dir(pod, container);
-        let entries = self.inner.deps.files.list(&dir).await.unwrap_or_default();
+        let entries = match self.inner.deps.files.list(&dir).await {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            // Better late than with a count that falls.
+            Err(e) => return Err(format!("read container log directory: {e}")),
+        };
         let names = entries
             .iter()
             .filter_map(|entry| entry.path.file_name().and_then(|n| n.to_str()));
-        next_restart_count(pod.observed, container, Some(count_from_log_names(names)))
+        let from_logs = Some(count_from_log_names(names));
+        Ok(next_restart_count(pod.observed, container, from_logs))
     }
 
     fn target<'a>(

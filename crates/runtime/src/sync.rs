@@ -206,7 +206,7 @@ impl PodRuntime {
             })?;
             out.restart_all |= doomed.reason == RemoveReason::RestartAll;
         }
-        self.trim_init(inputs, &actions.init_to_trim, out).await;
+        self.trim_init(inputs, actions, out).await;
         Ok(())
     }
 
@@ -224,11 +224,26 @@ impl PodRuntime {
     }
 
     /// Finished init containers beyond the newest; what fails here is left to garbage collection.
-    async fn trim_init(&self, inputs: &SyncInputs<'_>, ids: &[ContainerId], out: &mut SyncOutcome) {
-        for seen in ids.iter().filter_map(|id| inputs.observed.container(id)) {
+    /// Where a new sandbox leaves none of them, their logs are all that remembers restart counts.
+    async fn trim_init(
+        &self,
+        inputs: &SyncInputs<'_>,
+        actions: &PodActions,
+        out: &mut SyncOutcome,
+    ) {
+        let ids = actions.init_to_trim.iter();
+        for seen in ids.filter_map(|id| inputs.observed.container(id)) {
             out.acted = true;
             let pod = &inputs.observed.pod;
-            if let Err(error) = self.remove_container_and_logs(pod, seen).await {
+            let removed = match actions.create_sandbox {
+                true => {
+                    let container = seen.name.to_string();
+                    let removed = self.remove_container(&seen.id).await;
+                    removed.map_err(|source| RuntimeError::RemoveContainer { container, source })
+                }
+                false => self.remove_container_and_logs(pod, seen).await,
+            };
+            if let Err(error) = removed {
                 tracing::error!(pod = %pod, podUID = %pod.uid, containerName = &*seen.name, %error, "Failed to remove pod init container");
             }
         }
@@ -295,12 +310,9 @@ impl PodRuntime {
             true => StartClass::Cached,
             false => StartClass::Uncached,
         };
-        if inputs
-            .cancel
-            .run_until_cancelled(gate.enter(class))
-            .await
-            .is_none()
-        {
+        self.make_log_dir(&pod_ref, &config).await?;
+        let entered = inputs.cancel.run_until_cancelled(gate.enter(class)).await;
+        if entered.is_none() || inputs.cancel.is_cancelled() {
             out.cancelled = true;
             return Ok(None);
         }
@@ -370,6 +382,19 @@ impl PodRuntime {
         );
     }
 
+    async fn make_log_dir(
+        &self,
+        pod: &PodRef,
+        config: &v1::PodSandboxConfig,
+    ) -> Result<(), RuntimeError> {
+        let path = std::path::PathBuf::from(&config.log_directory);
+        let made = self.inner.deps.files.create_dir_all(&path, 0o755).await;
+        made.map_err(|source| {
+            self.sandbox_failed(pod, &source.to_string());
+            RuntimeError::File { path, source }
+        })
+    }
+
     async fn create_sandbox(
         &self,
         pod: &Pod,
@@ -377,14 +402,6 @@ impl PodRuntime {
         config: &v1::PodSandboxConfig,
     ) -> Result<(SandboxId, Vec<String>), RuntimeError> {
         let deps = &self.inner.deps;
-        let log_dir = std::path::PathBuf::from(&config.log_directory);
-        if let Err(source) = deps.files.create_dir_all(&log_dir, 0o755).await {
-            self.sandbox_failed(pod_ref, &source.to_string());
-            return Err(RuntimeError::File {
-                path: log_dir,
-                source,
-            });
-        }
         let begun = Instant::now();
         let ran = deps
             .runtime

@@ -1,0 +1,77 @@
+//! krablet measured against the raw CRI floor, on this machine and in one run.
+//!
+//! Every number SPECIFICATION.md promises has a row here. A missed promise is said clearly and is
+//! no failure: the machine decides too. Ratios come from runs taken in turn, since what else the
+//! machine does would otherwise be counted as ours.
+
+mod binary;
+mod calls;
+mod capture;
+mod floor;
+mod idle;
+mod lone;
+mod memory;
+mod node;
+mod options;
+mod pods;
+mod probes;
+mod report;
+mod scale;
+mod starts;
+mod stats;
+mod watch;
+
+use anyhow::{Context, Result};
+
+use options::{MEASURES, Options, USAGE};
+use report::Row;
+
+/// The agent's own allocator and settings: an agent is measured in this process too.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+#[allow(non_upper_case_globals, unsafe_code)]
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub static malloc_conf: &[u8] =
+    b"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,background_thread:false\0";
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    if let (Some(scale::CHILD), Some(pods)) = (arguments.next().as_deref(), arguments.next()) {
+        let with_agent = arguments.next().as_deref() == Some("agent");
+        return scale::child(pods.parse()?, with_agent).await;
+    }
+    let Some(options) = Options::parse(std::env::args().skip(1))? else {
+        println!("{USAGE}");
+        return Ok(());
+    };
+    let mut rows: Vec<Row> = Vec::new();
+    for measure in MEASURES {
+        if options.wants(measure) {
+            eprintln!("measuring {measure} …");
+            let measured = tokio::select! {
+                biased;
+                () = krablet_testbed::interrupted() => return Ok(()),
+                measured = run(measure, &options) => measured,
+            };
+            rows.extend(measured.with_context(|| format!("measure {measure}"))?);
+        }
+    }
+    print!("{}", report::table(&rows));
+    print!("{}", report::missed(&rows));
+    println!("{}", report::json_line(&rows, options.pods));
+    Ok(())
+}
+
+async fn run(measure: &str, options: &Options) -> Result<Vec<Row>> {
+    match measure {
+        "starts" => starts::measure(options).await,
+        "lone" => lone::measure(options).await,
+        "idle" => idle::measure(options).await,
+        "memory" => memory::measure(options).await,
+        "probes" => probes::measure(options).await,
+        "scale" => scale::measure(options).await,
+        _ => binary::measure(),
+    }
+}

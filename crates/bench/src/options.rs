@@ -1,0 +1,107 @@
+//! What the bench is asked to do.
+
+use anyhow::{Result, bail};
+
+/// The measures, in the order they are taken.
+pub const MEASURES: [&str; 7] = [
+    "binary", "starts", "lone", "idle", "memory", "probes", "scale",
+];
+
+pub const USAGE: &str = "\
+usage: krablet-bench [--quick] [--only MEASURE]... [--pods N] [--rounds N]
+
+Measures krablet against the raw CRI floor, on a container runtime of its own.
+  --quick         fewer pods, fewer rounds, shorter idle times: for a first look
+  --only MEASURE  binary, starts, lone, idle, memory, probes or scale
+  --pods N        pods instead of 110
+  --rounds N      how often floor and krablet are run in turn, instead of 3
+KRABLET_BIN names the binary to measure; target/release/krablet if it is not set.";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub pods: usize,
+    pub rounds: usize,
+    pub lone_rounds: usize,
+    /// How long the node is watched doing nothing, in seconds.
+    pub idle_seconds: u64,
+    /// Pods in the simulated world.
+    pub simulated: usize,
+    only: Vec<String>,
+}
+
+impl Options {
+    pub fn wants(&self, measure: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == measure)
+    }
+
+    /// `None`: show how it is used.
+    pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Option<Self>> {
+        let arguments: Vec<String> = arguments.into_iter().collect();
+        let mut options = match arguments.iter().any(|a| a == "--quick") {
+            false => Self {
+                pods: 110,
+                rounds: 3,
+                lone_rounds: 9,
+                idle_seconds: 90,
+                simulated: 500,
+                only: Vec::new(),
+            },
+            true => Self {
+                pods: 20,
+                rounds: 1,
+                lone_rounds: 3,
+                idle_seconds: 20,
+                simulated: 500,
+                only: Vec::new(),
+            },
+        };
+        let mut arguments = arguments.into_iter();
+        while let Some(argument) = arguments.next() {
+            let mut value = || match arguments.next() {
+                Some(value) => Ok(value),
+                None => bail!("{argument} needs a value\n{USAGE}"),
+            };
+            match argument.as_str() {
+                "--quick" => {}
+                "--help" | "-h" => return Ok(None),
+                "--only" => options.only.push(value()?),
+                "--pods" => options.pods = value()?.parse()?,
+                "--rounds" => options.rounds = value()?.parse()?,
+                _ => bail!("unknown argument {argument}\n{USAGE}"),
+            }
+        }
+        if let Some(unknown) = options
+            .only
+            .iter()
+            .find(|o| !MEASURES.contains(&o.as_str()))
+        {
+            bail!("unknown measure {unknown}\n{USAGE}");
+        }
+        Ok(Some(options))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Option<Options>> {
+        Options::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn arguments() {
+        let all = parse("").unwrap().unwrap();
+        assert_eq!((all.pods, all.rounds), (110, 3));
+        assert!(MEASURES.iter().all(|measure| all.wants(measure)));
+        let some = parse("--only idle --quick --pods 7 --only lone")
+            .unwrap()
+            .unwrap();
+        assert_eq!((some.pods, some.rounds), (7, 1));
+        assert!(some.wants("idle") && some.wants("lone") && !some.wants("starts"));
+        assert_eq!(parse("--help").unwrap(), None);
+        assert!(parse("--only nothing").is_err());
+        assert!(parse("--pods").is_err());
+        assert!(parse("fast").is_err());
+    }
+}

@@ -1,0 +1,231 @@
+//! What the node must look like once the weather is good and nothing more happens.
+
+use krablet_core::restart::pod_policy;
+use krablet_core::status;
+use krablet_pod::PodUid;
+use krablet_pod::api::{Container, PodSpec};
+use krablet_pod::containers::{init_containers, is_sidecar};
+use krablet_pod::observed::ContainerState;
+
+use super::{Known, Laws};
+use crate::runtime::{Instance, Machine};
+
+/// What lies around on the node of a pod.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Leftovers {
+    pub(crate) directories: Vec<PodUid>,
+    pub(crate) cgroups: Vec<PodUid>,
+    /// Pods with something mounted.
+    pub(crate) mounts: Vec<PodUid>,
+    /// Directories of logs, by the UID in their name.
+    pub(crate) logs: Vec<PodUid>,
+}
+
+fn newest<'a>(machine: &'a Machine, uid: &'a PodUid, name: &str) -> Option<&'a Instance> {
+    let all = machine.of_pod(uid).filter(|c| c.name == name);
+    all.max_by_key(|c| c.number)
+}
+
+impl Laws {
+    /// Why the node is not yet as it should be.
+    pub(crate) fn unsettled(&self, machine: &Machine, left: &Leftovers) -> Option<String> {
+        let Some((_, handle)) = &self.agent else {
+            return Some("there is no agent".to_owned());
+        };
+        for (uid, known) in &self.pods {
+            let why = match known.wanted {
+                true => self.wanted_pod(machine, uid, known, left),
+                false => gone_pod(machine, uid, left),
+            };
+            if let Some(why) = why {
+                return Some(format!("{uid}: {why}"));
+            }
+        }
+        for uid in handle.status.all().keys() {
+            if !self.is_wanted(uid) {
+                return Some(format!("{uid}: has a status and is not wanted"));
+            }
+        }
+        let strange = machine.sandboxes.values().map(|s| &s.pod.uid);
+        let strange = strange.chain(machine.containers.values().map(|c| &c.pod.uid));
+        for uid in strange {
+            if !self.pods.contains_key(uid) {
+                return Some(format!("{uid}: nobody ever wanted it"));
+            }
+        }
+        let lost = self.ends.iter().find(|(_, e)| !e.recorded && !e.stop_asked);
+        lost.map(|(id, e)| {
+            format!(
+                "the exit {} of {id} ({} of {}) stands in no status",
+                e.code, e.container, e.pod
+            )
+        })
+    }
+
+    /// Whether some wanted pod can neither run nor end.
+    pub(crate) fn any_stranded(&self, machine: &Machine) -> bool {
+        self.pods.iter().any(|(uid, known)| {
+            let spec = known.pod.spec.as_ref();
+            known.wanted && spec.is_some_and(|spec| stranded(machine, uid, spec))
+        })
+    }
+
+    fn wanted_pod(
+        &self,
+        machine: &Machine,
+        uid: &PodUid,
+        known: &Known,
+        left: &Leftovers,
+    ) -> Option<String> {
+        let spec = known.pod.spec.as_ref()?;
+        if known.pod.metadata.deletion_timestamp.is_some() {
+            return Some("is to be deleted and has not ended".to_owned());
+        }
+        let Some(standing) = self.standings.get(uid) else {
+            return Some("has no status".to_owned());
+        };
+        if status::is_terminal(&standing.status) {
+            return ended_pod(machine, uid, spec, status::phase_of(&standing.status), left);
+        }
+        if stranded(machine, uid, spec) {
+            return None;
+        }
+        if status::phase_of(&standing.status) != status::RUNNING {
+            return Some(format!("is {}", status::phase_of(&standing.status)));
+        }
+        let ready = machine.sandboxes_of(uid).filter(|s| s.ready).count();
+        if ready != 1 {
+            return Some(format!("has {ready} ready sandboxes"));
+        }
+        let sidecars = init_containers(spec).iter().filter(|c| is_sidecar(c));
+        let staying = sidecars.map(|c| (c, true));
+        let regular = spec.containers.iter().map(|c| (c, false));
+        let mut running = 0;
+        for (container, sidecar) in staying.chain(regular) {
+            match container_runs(machine, uid, spec, container, sidecar) {
+                Ok(true) => running += usize::from(!sidecar),
+                Ok(false) => {}
+                Err(why) => return Some(why),
+            }
+        }
+        if running == 0 {
+            return Some("no container of it runs, and it has not ended".to_owned());
+        }
+        self.status_tells(machine, uid)
+    }
+
+    /// The status says of every container what the runtime would say.
+    fn status_tells(&self, machine: &Machine, uid: &PodUid) -> Option<String> {
+        let status = &self.standings.get(uid)?.status;
+        for told in status.container_statuses.iter().flatten() {
+            // A late call may leave a newer instance that was never started beside the one that runs.
+            let mut all = machine.of_pod(uid).filter(|c| c.name == told.name);
+            let running = all.find(|c| c.is_running());
+            let Some(seen) = running.or_else(|| newest(machine, uid, &told.name)) else {
+                continue;
+            };
+            let id = told.container_id.as_deref().unwrap_or_default();
+            let runs = told.state.as_ref().is_some_and(|s| s.running.is_some());
+            if !id.ends_with(&seen.id) || runs != seen.is_running() {
+                return Some(format!("the status of {} is out of date", told.name));
+            }
+            if runs && !told.ready {
+                return Some(format!("{} is not ready", told.name));
+            }
+        }
+        None
+    }
+}
+
+/// A pod that never restarts and lost its sandbox half-way is not run again, so it neither runs nor
+/// ends: as with the kubelet, it waits to be deleted.
+fn stranded(machine: &Machine, uid: &PodUid, spec: &PodSpec) -> bool {
+    let begun = machine.of_pod(uid).next().is_some();
+    pod_policy(spec) == "Never" && begun && !machine.is_alive(uid)
+}
+
+/// Whether it runs; an error if it should and does not, or the other way round.
+fn container_runs(
+    machine: &Machine,
+    uid: &PodUid,
+    spec: &PodSpec,
+    container: &Container,
+    sidecar: bool,
+) -> Result<bool, String> {
+    let name = &container.name;
+    let all = machine.of_pod(uid).filter(|c| c.name == *name);
+    let mut running = all.filter(|c| c.is_running());
+    if let Some(seen) = running.next() {
+        if running.next().is_some() {
+            return Err(format!("{name} runs more than once"));
+        }
+        if Some(seen.image()) != container.image.as_deref() {
+            return Err(format!("{name} runs from {}", seen.image()));
+        }
+        return Ok(true);
+    }
+    let Some(seen) = newest(machine, uid, name) else {
+        return Err(format!("{name} was never created"));
+    };
+    if seen.state != ContainerState::Exited {
+        return Err(format!("{name} is {:?}", seen.state));
+    }
+    let may_rest = match pod_policy(spec) {
+        "Never" => true,
+        "OnFailure" => seen.exit_code == 0,
+        _ => false,
+    };
+    match may_rest && !sidecar {
+        true => Ok(false),
+        false => Err(format!(
+            "{name} ended with {} and does not run",
+            seen.exit_code
+        )),
+    }
+}
+
+fn ended_pod(
+    machine: &Machine,
+    uid: &PodUid,
+    spec: &PodSpec,
+    phase: &str,
+    left: &Leftovers,
+) -> Option<String> {
+    if machine.is_alive(uid) {
+        return Some(format!("is {phase} and something of it is alive"));
+    }
+    // Its directory stays as long as it is wanted: it holds what people may want to see.
+    if left.mounts.contains(uid) || left.cgroups.contains(uid) {
+        return Some(format!("is {phase} and has not released what it held"));
+    }
+    let codes: Option<Vec<i32>> = spec
+        .containers
+        .iter()
+        .map(|c| newest(machine, uid, &c.name).map(|seen| seen.exit_code))
+        .collect();
+    let all_well = codes.is_some_and(|codes| codes.iter().all(|c| *c == 0));
+    match (pod_policy(spec), phase) {
+        ("Always", _) => Some(format!("is {phase} though it is to run always")),
+        (_, status::SUCCEEDED) if !all_well => Some("is Succeeded with failed containers".into()),
+        ("OnFailure", status::FAILED) => Some("is Failed though failures are restarted".into()),
+        (_, status::FAILED) if all_well => Some("is Failed, and all ended well".into()),
+        _ => None,
+    }
+}
+
+fn gone_pod(machine: &Machine, uid: &PodUid, left: &Leftovers) -> Option<String> {
+    if machine.is_alive(uid) {
+        return Some("is not wanted and something of it is alive".to_owned());
+    }
+    if machine.of_pod(uid).next().is_some() || machine.sandboxes_of(uid).next().is_some() {
+        return Some("is not wanted and the runtime still holds some of it".to_owned());
+    }
+    let places = [
+        ("a directory", &left.directories),
+        ("a cgroup", &left.cgroups),
+        ("a mount", &left.mounts),
+        ("logs", &left.logs),
+    ];
+    let (what, _) = places.iter().find(|(_, uids)| uids.contains(uid))?;
+    Some(format!("is not wanted and left {what}"))
+}

@@ -1,0 +1,181 @@
+//! What must hold at any time, whatever the weather. The laws look on at the boundaries: calls as
+//! they begin, what happens in the runtime, statuses as they are published. They keep their own
+//! books and ask the agent nothing but what its handle tells everybody.
+
+mod calls;
+mod finale;
+mod runtime;
+mod statuses;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use krablet_agent::AgentHandle;
+use krablet_pod::api::{Pod, PodSpec};
+use krablet_pod::marks::PodSource;
+use krablet_pod::qos::{QosClass, qos_class};
+use krablet_pod::{PodRef, PodUid};
+use krablet_status::Standing;
+
+pub(crate) use finale::Leftovers;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Law {
+    /// No two running instances of one container of a pod.
+    OneInstance,
+    /// In one sandbox, a container is created only after every init container before it has
+    /// ended well, or, if it is a sidecar, has started.
+    InitOrder,
+    /// Nothing is begun for a pod once its agent has let it go or said that it has ended. One
+    /// container that is being created at that moment may still be started, until the first stop.
+    NothingAfterEnd,
+    /// A container of a pod that is never to be restarted does not start again once a status told
+    /// of its end.
+    EndedForGood,
+    /// No containers of two static pods of one name run at the same time.
+    OneOfAName,
+    /// Restart counts never fall, neither in statuses nor in the runtime.
+    CountsGrow,
+    /// The end of a wanted container that ended by itself stands in a status, with its code and
+    /// id: before the instance is removed, before the second-next one starts, and in the end.
+    NoExitLost,
+    /// Versions of a status grow; a terminal phase and a start time stay.
+    NoStatusBack,
+    /// Directories and mounts are not taken away under a running container.
+    NotUnderfoot,
+    /// Once all is well the node gets to exactly what is wanted, with nothing left over.
+    Converges,
+    /// And then changes nothing more, and between audits asks nothing.
+    Quiet,
+    /// A killed agent is dead, all of it.
+    DeadIsDead,
+    /// No part of the agent panics or ends by itself.
+    LivesOn,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    pub law: Law,
+    pub how: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.law, self.how)
+    }
+}
+
+pub(crate) type Held = Result<(), Broken>;
+
+pub(crate) fn broken<T>(law: Law, how: impl Into<String>) -> Result<T, Broken> {
+    let how = how.into();
+    Err(Broken { law, how })
+}
+
+/// A pod that was wanted at some time.
+#[derive(Debug)]
+struct Known {
+    pod: Arc<Pod>,
+    wanted: bool,
+    /// Wanted again after it was not: its statuses and counts may begin anew, once.
+    status_anew: bool,
+    counts_anew: bool,
+}
+
+/// How a container ended.
+#[derive(Debug)]
+struct End {
+    pod: PodUid,
+    container: String,
+    number: u64,
+    code: i32,
+    recorded: bool,
+    /// The agent had already decided to stop it.
+    stop_asked: bool,
+}
+
+/// A pod its agent let go.
+#[derive(Debug, Default)]
+struct LetGo {
+    started_one: bool,
+    stopping: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Laws {
+    pods: BTreeMap<PodUid, Known>,
+    sources: BTreeSet<PodSource>,
+    agent: Option<(u64, AgentHandle)>,
+    bell: u64,
+    standings: BTreeMap<PodUid, Standing>,
+    let_go: BTreeMap<PodUid, LetGo>,
+    /// Restart counts by pod and container: the highest in a status of this agent, and the highest
+    /// the runtime saw started.
+    told: BTreeMap<(PodUid, String), i32>,
+    counted: BTreeMap<(PodUid, String), u32>,
+    /// Init containers of a sandbox that are done, sidecars that have started.
+    done: BTreeMap<String, BTreeSet<String>>,
+    ends: BTreeMap<String, End>,
+    /// Containers whose end a status told, of pods that never restart.
+    over: BTreeSet<(PodUid, String)>,
+    /// Containers the agent asked to stop, and sandboxes.
+    stop_asked: BTreeSet<String>,
+}
+
+impl Laws {
+    pub(crate) fn new(sources: BTreeSet<PodSource>) -> Self {
+        Self {
+            sources,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn want(&mut self, pod: &Arc<Pod>) {
+        let uid = PodRef::of(pod).uid;
+        let again = self.pods.get(&uid).is_some_and(|k| !k.wanted);
+        let known = self.pods.entry(uid).or_insert_with(|| Known {
+            pod: pod.clone(),
+            wanted: true,
+            status_anew: false,
+            counts_anew: false,
+        });
+        known.pod = pod.clone();
+        known.wanted = true;
+        known.status_anew |= again;
+        known.counts_anew |= again;
+    }
+
+    pub(crate) fn unwant(&mut self, uid: &PodUid) {
+        if let Some(known) = self.pods.get_mut(uid) {
+            known.wanted = false;
+        }
+        self.ends.retain(|_, end| end.pod != *uid);
+        self.over.retain(|(pod, _)| pod != uid);
+    }
+
+    fn is_wanted(&self, uid: &PodUid) -> bool {
+        self.pods.get(uid).is_some_and(|k| k.wanted)
+    }
+
+    fn spec(&self, uid: &PodUid) -> Option<&PodSpec> {
+        self.pods.get(uid)?.pod.spec.as_ref()
+    }
+
+    pub(crate) fn qos(&self, uid: &PodUid) -> QosClass {
+        self.spec(uid).map_or(QosClass::BestEffort, qos_class)
+    }
+
+    /// A new agent, over what the one before left.
+    pub(crate) fn agent_starts(&mut self, caller: u64, handle: AgentHandle) {
+        self.agent = Some((caller, handle));
+        self.bell = 0;
+        self.standings.clear();
+        self.let_go.clear();
+        self.told.clear();
+    }
+
+    pub(crate) fn agent_dies(&mut self) {
+        self.agent = None;
+    }
+}

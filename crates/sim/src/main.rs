@@ -1,0 +1,230 @@
+//! Runs schedules of the simulated world: many seeds over all cores, or one with its trace.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use krablet_sim::{Mutation, Options, Report, run_seed};
+
+const USAGE: &str = "\
+usage: krablet-sim [--seeds N] [--from N] [--threads N] [--mutation NAME] [--quiet]
+       krablet-sim --seed N [--trace] [--log] [--mutation NAME]
+       krablet-sim --list-mutations";
+
+/// Failures told in full; the rest are counted.
+const TOLD: usize = 3;
+
+struct Args {
+    seeds: u64,
+    from: u64,
+    seed: Option<u64>,
+    threads: usize,
+    options: Options,
+    quiet: bool,
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
+    let mut args = Args {
+        seeds: 1000,
+        from: 0,
+        seed: None,
+        threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        options: Options::default(),
+        quiet: false,
+    };
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--seeds" => args.seeds = number(&value()?)?,
+            "--from" => args.from = number(&value()?)?,
+            "--seed" => args.seed = Some(number(&value()?)?),
+            "--threads" => args.threads = number(&value()?)?.max(1) as usize,
+            "--mutation" => args.options.mutation = Some(value()?.parse()?),
+            "--trace" => args.options.print = true,
+            "--log" => log(),
+            "--quiet" => args.quiet = true,
+            other => return Err(format!("unknown argument {other:?}")),
+        }
+    }
+    Ok(args)
+}
+
+/// What the agent itself has to say, beside the trace.
+fn log() {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stdout)
+        .with_max_level(tracing::Level::DEBUG)
+        .without_time()
+        .with_ansi(false)
+        .init();
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is no number"))
+}
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1).peekable();
+    if words.peek().map(String::as_str) == Some("--list-mutations") {
+        Mutation::ALL.iter().for_each(|m| println!("{m}"));
+        return ExitCode::SUCCESS;
+    }
+    let args = match parse(words) {
+        Ok(args) => args,
+        Err(why) => {
+            eprintln!("krablet-sim: {why}\n{USAGE}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let ended = match args.seed {
+        Some(seed) => run_one(seed, &args),
+        None => run_many(&args),
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("krablet-sim: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_one(seed: u64, args: &Args) -> std::io::Result<bool> {
+    let report = run_seed(seed, args.options)?;
+    match &report.broken {
+        Some(_) => tell(&report, args),
+        None => println!("seed {seed}: all laws held, trace {:016x}", report.hash),
+    }
+    Ok(report.broken.is_none())
+}
+
+fn tell(report: &Report, args: &Args) {
+    let Some(broken) = &report.broken else {
+        return;
+    };
+    let seed = report.seed;
+    println!(
+        "\nseed {seed} broke a law\n  {broken}\nthe end of its trace {:016x}:",
+        report.hash
+    );
+    if !args.options.print {
+        report.tail.iter().for_each(|line| println!("  {line}"));
+    }
+    let mutation = args.options.mutation;
+    let more = mutation.map_or(String::new(), |m| format!(" MUTATION={m}"));
+    println!("replay: make sim SEED={seed}{more}");
+}
+
+/// What the threads share.
+struct Progress {
+    next: AtomicU64,
+    done: AtomicU64,
+    stop: AtomicBool,
+    failed: Mutex<Vec<Report>>,
+}
+
+impl Progress {
+    fn failures(&self) -> std::sync::MutexGuard<'_, Vec<Report>> {
+        let failed = self.failed.lock();
+        failed.unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn run_many(args: &Args) -> std::io::Result<bool> {
+    let progress = Progress {
+        next: AtomicU64::new(args.from),
+        done: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        failed: Mutex::default(),
+    };
+    let clock = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
+    let begun = clock.block_on(async { tokio::time::Instant::now() });
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..args.threads)
+            .map(|_| scope.spawn(|| work(args, &progress)))
+            .collect();
+        if !args.quiet {
+            clock.block_on(show(args, &progress, || {
+                workers.iter().all(|w| w.is_finished())
+            }));
+        }
+        workers
+            .into_iter()
+            .try_for_each(|w| w.join().unwrap_or(Ok(())))
+    })?;
+    let mut failed = progress.failures();
+    failed.sort_by_key(|report| report.seed);
+    failed
+        .iter()
+        .take(TOLD)
+        .for_each(|report| tell(report, args));
+    let done = progress.done.load(Ordering::Relaxed);
+    let took = begun.elapsed().as_secs_f64();
+    println!(
+        "{done} schedules in {took:.1} s ({:.0}/s), {} broke a law{}",
+        done as f64 / took.max(0.001),
+        failed.len(),
+        by_law(&failed),
+    );
+    if failed.len() > TOLD {
+        let seeds: Vec<String> = failed.iter().map(|r| r.seed.to_string()).collect();
+        println!("seeds: {}", seeds.join(" "));
+    }
+    Ok(failed.is_empty())
+}
+
+fn by_law(failed: &[Report]) -> String {
+    let mut laws = std::collections::BTreeMap::new();
+    for broken in failed.iter().filter_map(|r| r.broken.as_ref()) {
+        *laws.entry(broken.law).or_insert(0_u64) += 1;
+    }
+    let each: Vec<String> = laws.iter().map(|(law, n)| format!("{law:?} {n}")).collect();
+    match each.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", each.join(", ")),
+    }
+}
+
+fn work(args: &Args, progress: &Progress) -> std::io::Result<()> {
+    let end = args.from.saturating_add(args.seeds);
+    loop {
+        let seed = progress.next.fetch_add(1, Ordering::Relaxed);
+        if seed >= end || progress.stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let report = run_seed(seed, args.options)?;
+        progress.done.fetch_add(1, Ordering::Relaxed);
+        if report.broken.is_some() {
+            let mut failed = progress.failures();
+            failed.push(report);
+            // Enough to see a pattern.
+            if failed.len() >= 100 {
+                progress.stop.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// One line every two seconds, until all threads are done.
+async fn show(args: &Args, progress: &Progress, ended: impl Fn() -> bool) {
+    let mut shown = 0;
+    let mut ticks = 0_u32;
+    while !ended() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        ticks += 1;
+        if ticks.is_multiple_of(40) {
+            let done = progress.done.load(Ordering::Relaxed);
+            let failed = progress.failures().len();
+            eprintln!(
+                "{done}/{} schedules, {:.0}/s, {failed} broke a law",
+                args.seeds,
+                (done - shown) as f64 / 2.0
+            );
+            shown = done;
+        }
+    }
+}

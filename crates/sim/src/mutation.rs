@@ -1,0 +1,61 @@
+//! Ways to break the world on purpose, so that tests can show that the laws notice. Each acts at
+//! a boundary: the simulated world lies to the agent, or acts in its name.
+
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! mutations {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Mutation { $($(#[$doc])* $variant,)* }
+
+        impl Mutation {
+            pub const ALL: &'static [Mutation] = &[$(Mutation::$variant,)*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Mutation::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+mutations! {
+    /// Lists now and then leave out a running container.
+    DoubleStart => "double-start",
+    /// The exit codes the runtime tells are not those of the containers.
+    ForgetExit => "forget-exit",
+    /// Running init containers are shown as done.
+    IgnoreInitOrder => "ignore-init-order",
+    /// Stopping pretends to succeed, and what was to be stopped is not listed any more.
+    SkipKill => "skip-kill",
+    /// A container is started in the agent's name for a pod that is being stopped.
+    LateStart => "late-start",
+    /// The restart count is not remembered with the container.
+    CountReset => "count-reset",
+    /// Statuses are read as they once were.
+    StaleStatus => "stale-status",
+    /// Hints come for no reason while the node is quiet.
+    NoisyEvents => "noisy-events",
+    /// Removing a cgroup pretends to succeed.
+    LeakCgroup => "leak-cgroup",
+    /// A killed agent lives on.
+    Zombie => "zombie",
+}
+
+impl fmt::Display for Mutation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mutation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().copied().find(|m| m.name() == text);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|m| m.name()).collect();
+            format!("no mutation {text:?}; there are {}", names.join(", "))
+        })
+    }
+}

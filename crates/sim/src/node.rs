@@ -1,0 +1,251 @@
+//! The simulated node: what an agent is configured with and built over. It outlives agents.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
+
+use async_trait::async_trait;
+use jiff::tz::TimeZone;
+use krablet_agent::{AgentConfig, AgentDeps};
+use krablet_core::gc::GcPolicy;
+use krablet_core::logs::RotationPolicy;
+use krablet_core::restart::RestartGates;
+use krablet_core::status::NodeFacts;
+use krablet_core::worker::Periods;
+use krablet_events::Recorder;
+use krablet_linux::fake::{MemoryCgroups, MemoryFiles};
+use krablet_linux::{Cgroups, EntryKind, Mounts, WallClock};
+use krablet_observer::ObserverConfig;
+use krablet_pod::PodUid;
+use krablet_pod::marks::PodSource;
+use krablet_pod::paths::{self, RootDir};
+use krablet_pod::qos::QosClass;
+use krablet_runtime::rotation::RotationConfig;
+use krablet_runtime::{
+    DnsSettings, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings, RuntimeConfig,
+};
+use krablet_volumes::VolumesConfig;
+
+use crate::clock::SimClock;
+use crate::laws::Leftovers;
+use crate::mutation::Mutation;
+use crate::net::SimNet;
+use crate::runtime::{SimOptions, SimRuntime};
+use crate::world::World;
+
+const ROOT: &str = "/var/lib/kubelet";
+pub(crate) const PODS_DIR: &str = "/var/lib/kubelet/pods";
+const POD_LOGS: &str = "/var/log/pods";
+
+pub(crate) fn sources() -> BTreeSet<PodSource> {
+    BTreeSet::from([PodSource::File, PodSource::Api])
+}
+
+pub(crate) struct Node {
+    pub(crate) runtime: SimRuntime,
+    pub(crate) files: MemoryFiles,
+    pub(crate) cgroups: SimCgroups,
+    pub(crate) clock: SimClock,
+    net: SimNet,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    pub(crate) fn new(world: &Arc<World>, deadline: Duration) -> Self {
+        let clock = SimClock::start();
+        let files = MemoryFiles::new(Arc::new(clock.clone()));
+        let runtime = SimRuntime::new(SimOptions {
+            clock: Arc::new(clock.clone()),
+            weather: world.clone(),
+            files: Some(files.clone()),
+            deadline,
+        });
+        let (watcher, seen) = (Arc::downgrade(world), runtime.clone());
+        files.set_faults(move |call, path| {
+            let world = watcher.upgrade()?;
+            seen.with_machine(|machine| world.file_fault(machine, call, path))
+        });
+        let (watcher, seen) = (world.clone(), runtime.clone());
+        let net = SimNet::new(Arc::new(move |ip| {
+            seen.with_machine(|machine| watcher.net_answers(machine, ip))
+        }));
+        let cgroups = SimCgroups {
+            cgroups: world.cgroups.clone(),
+            runtime: runtime.clone(),
+            world: world.clone(),
+        };
+        Self {
+            runtime,
+            files,
+            cgroups,
+            clock,
+            net,
+        }
+    }
+
+    /// The world as the agent with this number sees it.
+    pub(crate) fn deps(&self, caller: u64) -> AgentDeps {
+        let runtime = Arc::new(self.runtime.called_by(caller));
+        let clock = self.clock.clone();
+        AgentDeps {
+            images: runtime.clone(),
+            runtime,
+            files: Arc::new(self.files.clone()),
+            mounts: Arc::new(self.files.mounts()),
+            cgroups: Arc::new(self.cgroups.clone()),
+            net: Arc::new(self.net.clone()),
+            clock: Arc::new(self.clock.clone()),
+            recorder: Recorder::new(move || clock.now()),
+        }
+    }
+
+    /// What a reboot takes with it, beside all processes.
+    pub(crate) async fn lose_memory(&self) {
+        let mounts = self.files.mounts();
+        // A failure leaves a mount that a real reboot would not: the harder case for the agent.
+        for mount in mounts.below(Path::new(ROOT)).await.unwrap_or_default() {
+            let _ = mounts.unmount(&mount.point).await;
+        }
+        self.cgroups.clear().await;
+    }
+
+    pub(crate) async fn leftovers(&self) -> Leftovers {
+        let mounts = self.files.mounts().below(Path::new(PODS_DIR)).await;
+        let mounts = mounts.unwrap_or_default().into_iter();
+        let mut left = Leftovers {
+            cgroups: self.cgroups.uids().await,
+            mounts: mounts.filter_map(|m| pod_of_path(&m.point)).collect(),
+            ..Leftovers::default()
+        };
+        for path in self.files.paths() {
+            let name = path.file_name().and_then(|n| n.to_str());
+            match (path.parent().and_then(Path::to_str), name) {
+                (Some(PODS_DIR), Some(name)) => left.directories.push(name.into()),
+                (Some(POD_LOGS), Some(name)) => left.logs.extend(paths::uid_of_log_dir(name)),
+                _ => {}
+            }
+        }
+        left
+    }
+}
+
+/// The pod whose directory a path is in.
+pub(crate) fn pod_of_path(path: &Path) -> Option<PodUid> {
+    let below = path.strip_prefix(PODS_DIR).ok()?;
+    let first = below.components().next()?;
+    first.as_os_str().to_str().map(PodUid::from)
+}
+
+/// Cgroups that cannot be removed while something is in them.
+#[derive(Clone)]
+pub(crate) struct SimCgroups {
+    cgroups: MemoryCgroups,
+    runtime: SimRuntime,
+    world: Arc<World>,
+}
+
+impl SimCgroups {
+    async fn uids(&self) -> Vec<PodUid> {
+        let all = self.cgroups.list_pods().await.unwrap_or_default();
+        all.into_iter().map(|(uid, _)| uid).collect()
+    }
+
+    async fn clear(&self) {
+        for (uid, qos) in self.cgroups.list_pods().await.unwrap_or_default() {
+            let _ = self.cgroups.remove(&uid, qos).await;
+        }
+    }
+}
+
+#[async_trait]
+impl Cgroups for SimCgroups {
+    fn cgroup_parent(&self, uid: &PodUid, qos: QosClass) -> String {
+        self.cgroups.cgroup_parent(uid, qos)
+    }
+
+    async fn exists(&self, uid: &PodUid, qos: QosClass) -> io::Result<bool> {
+        self.cgroups.exists(uid, qos).await
+    }
+
+    async fn remove(&self, uid: &PodUid, qos: QosClass) -> io::Result<()> {
+        self.world.note(format_args!("remove cgroup of {uid}"));
+        if self.runtime.with_machine(|m| m.is_alive(uid)) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        if self.world.mutation() == Some(Mutation::LeakCgroup) {
+            return Ok(());
+        }
+        self.cgroups.remove(uid, qos).await
+    }
+
+    async fn list_pods(&self) -> io::Result<Vec<(PodUid, QosClass)>> {
+        self.cgroups.list_pods().await
+    }
+}
+
+pub(crate) fn agent_config(seed: u64) -> AgentConfig {
+    let root = RootDir::new(ROOT);
+    let host = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    AgentConfig {
+        observer: ObserverConfig::default(),
+        runtime: RuntimeConfig {
+            paths: Paths {
+                root: root.clone(),
+                pod_logs: POD_LOGS.into(),
+                container_logs: "/var/log/containers".into(),
+                node_hosts: "/etc/hosts".into(),
+            },
+            dns: DnsSettings::default(),
+            node: RuntimeNode {
+                name: "node".to_owned(),
+                host_ips: vec![host.to_string()],
+                memory_capacity: 8 << 30,
+                ..RuntimeNode::default()
+            },
+            resources: ResourceSettings::default(),
+            images: ImageSettings::default(),
+            seccomp_default: false,
+            max_restart_back_off: Duration::from_secs(60),
+            restart_rules: true,
+            restart_all: true,
+            stop_signals: false,
+            starts_in_flight: 4,
+            seed,
+        },
+        volumes: VolumesConfig::new(root),
+        periods: Periods::default(),
+        gc: GcPolicy::default(),
+        rotation: RotationConfig {
+            policy: RotationPolicy {
+                max_size: 10 << 20,
+                max_files: 5,
+            },
+            period: Duration::from_secs(10),
+            workers: 1,
+            time_zone: TimeZone::UTC,
+        },
+        sources: sources(),
+        node: NodeFacts {
+            host_ips: vec![host],
+            runtime_name: "sim".to_owned(),
+            recursive_read_only: false,
+        },
+        gates: RestartGates::default(),
+        seed,
+    }
+}
+
+/// The log directories of pods, made by whoever sets the node up.
+pub(crate) fn prepare(files: &MemoryFiles) -> io::Result<()> {
+    files.put(Path::new(POD_LOGS), EntryKind::Directory)?;
+    files.put(Path::new(PODS_DIR), EntryKind::Directory)?;
+    files.put_file(Path::new("/etc/hosts"), b"127.0.0.1 localhost\n")
+}

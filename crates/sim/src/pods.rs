@@ -1,0 +1,185 @@
+//! Pods of all sorts, drawn by dice.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use krablet_pod::api::{
+    Container, EmptyDirVolumeSource, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Pod,
+    PodSpec, Probe, SleepAction, TCPSocketAction, Volume, VolumeMount,
+};
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+/// Runs until something ends it.
+pub(crate) const SERVE: &str = "serve";
+/// Ends by itself.
+pub(crate) const JOB: &str = "job";
+
+pub(crate) const NAMESPACE: &str = "sim";
+
+/// A pod as a source would deliver it. Its UID tells name and variant.
+pub(crate) fn draw(dice: &mut StdRng, name: &str, variant: u32) -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.name = Some(name.to_owned());
+    pod.metadata.namespace = Some(NAMESPACE.to_owned());
+    pod.metadata.uid = Some(format!("{name}-v{variant}"));
+    pod.metadata.labels = Some(BTreeMap::from([("v".to_owned(), variant.to_string())]));
+    let policy = *pick(dice, &["Always", "Always", "OnFailure", "Never"]);
+    let volumes = volumes(dice);
+    let mut init: Vec<Container> = (0..*pick(dice, &[0, 0, 1, 1, 2]))
+        .map(|i| container(dice, &format!("init{i}"), JOB, &volumes))
+        .collect();
+    if dice.random_bool(0.3) {
+        let mut sidecar = container(dice, "side", SERVE, &volumes);
+        sidecar.restart_policy = Some("Always".to_owned());
+        add_probes(dice, &mut sidecar);
+        let at = dice.random_range(0..=init.len());
+        init.insert(at, sidecar);
+    }
+    let regular = (0..dice.random_range(1..=2))
+        .map(|i| {
+            // What always runs again must be able to stay.
+            let image = match policy {
+                "Always" => SERVE,
+                _ => *pick(dice, &[SERVE, JOB]),
+            };
+            let mut container = container(dice, ["web", "log"][i], image, &volumes);
+            add_probes(dice, &mut container);
+            add_hooks(dice, &mut container);
+            container
+        })
+        .collect();
+    pod.spec = Some(PodSpec {
+        containers: regular,
+        init_containers: Some(init).filter(|i| !i.is_empty()),
+        restart_policy: Some(policy.to_owned()),
+        termination_grace_period_seconds: Some(*pick(dice, &[0, 1, 2, 5, 30])),
+        volumes: Some(volumes).filter(|v| !v.is_empty()),
+        dns_policy: Some("Default".to_owned()),
+        ..PodSpec::default()
+    });
+    pod
+}
+
+fn pick<'a, T>(dice: &mut StdRng, from: &'a [T]) -> &'a T {
+    &from[dice.random_range(0..from.len())]
+}
+
+fn volumes(dice: &mut StdRng) -> Vec<Volume> {
+    let volume = |name: &str, medium: Option<&str>| Volume {
+        name: name.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource {
+            medium: medium.map(str::to_owned),
+            ..EmptyDirVolumeSource::default()
+        }),
+        ..Volume::default()
+    };
+    match dice.random_range(0..4) {
+        0 => vec![volume("disk", None)],
+        1 => vec![volume("memory", Some("Memory"))],
+        2 => vec![volume("disk", None), volume("memory", Some("Memory"))],
+        _ => vec![],
+    }
+}
+
+fn container(dice: &mut StdRng, name: &str, image: &str, volumes: &[Volume]) -> Container {
+    let mounts: Vec<VolumeMount> = volumes
+        .iter()
+        .map(|v| VolumeMount {
+            name: v.name.clone(),
+            mount_path: format!("/{}", v.name),
+            ..VolumeMount::default()
+        })
+        .collect();
+    Container {
+        name: name.to_owned(),
+        image: Some(format!("{image}:{}", dice.random_range(1..=2))),
+        image_pull_policy: Some(pick(dice, &["IfNotPresent", "Always"]).to_string()),
+        termination_message_path: Some("/dev/termination-log".to_owned()),
+        termination_message_policy: Some(
+            pick(dice, &["File", "FallbackToLogsOnError"]).to_string(),
+        ),
+        volume_mounts: Some(mounts).filter(|m| !m.is_empty()),
+        ..Container::default()
+    }
+}
+
+fn exec(word: &str) -> ExecAction {
+    ExecAction {
+        command: Some(vec![word.to_owned()]),
+    }
+}
+
+fn probe(dice: &mut StdRng) -> Probe {
+    let mut probe = Probe {
+        initial_delay_seconds: Some(dice.random_range(0..3)),
+        period_seconds: Some(dice.random_range(3..10)),
+        timeout_seconds: Some(1),
+        failure_threshold: Some(dice.random_range(1..4)),
+        success_threshold: Some(1),
+        ..Probe::default()
+    };
+    match dice.random_range(0..3) {
+        0 => probe.exec = Some(exec("probe")),
+        1 => {
+            probe.http_get = Some(HTTPGetAction {
+                port: IntOrString::Int(80),
+                path: Some("/ok".to_owned()),
+                ..HTTPGetAction::default()
+            });
+        }
+        _ => {
+            probe.tcp_socket = Some(TCPSocketAction {
+                port: IntOrString::Int(80),
+                ..TCPSocketAction::default()
+            });
+        }
+    }
+    probe
+}
+
+fn add_probes(dice: &mut StdRng, container: &mut Container) {
+    if dice.random_bool(0.2) {
+        container.startup_probe = Some(probe(dice));
+    }
+    if dice.random_bool(0.25) {
+        container.liveness_probe = Some(probe(dice));
+    }
+    if dice.random_bool(0.25) {
+        container.readiness_probe = Some(probe(dice));
+    }
+}
+
+fn add_hooks(dice: &mut StdRng, container: &mut Container) {
+    if !dice.random_bool(0.15) {
+        return;
+    }
+    let mut hook = || match dice.random_bool(0.5) {
+        true => LifecycleHandler {
+            exec: Some(exec("hook")),
+            ..LifecycleHandler::default()
+        },
+        false => LifecycleHandler {
+            sleep: Some(SleepAction { seconds: 1 }),
+            ..LifecycleHandler::default()
+        },
+    };
+    container.lifecycle = Some(Lifecycle {
+        post_start: Some(hook()),
+        pre_stop: Some(hook()),
+        ..Lifecycle::default()
+    });
+}
+
+/// The same pod with another image in one of its containers: the container is to be restarted.
+pub(crate) fn with_new_image(dice: &mut StdRng, pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    if let Some(spec) = &mut pod.spec {
+        let at = dice.random_range(0..spec.containers.len());
+        let container = &mut spec.containers[at];
+        let image = container.image.clone().unwrap_or_default();
+        let kind = image.split(':').next().unwrap_or_default().to_owned();
+        container.image = Some(format!("{kind}:{}", dice.random_range(1..=4)));
+    }
+    pod
+}

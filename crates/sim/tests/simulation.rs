@@ -1,0 +1,64 @@
+//! The simulation itself: it is the same every time, it notices what is broken on purpose, and the
+//! agent holds all laws under it.
+
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use krablet_sim::{Law, Mutation, Options, run_seed};
+
+#[test]
+fn two_runs_of_one_seed_leave_the_same_trace() {
+    for seed in 0..10 {
+        let first = run_seed(seed, Options::default()).unwrap();
+        let second = run_seed(seed, Options::default()).unwrap();
+        assert_eq!(first.hash, second.hash, "seed {seed}");
+    }
+    let other = run_seed(10, Options::default()).unwrap();
+    assert_ne!(other.hash, run_seed(11, Options::default()).unwrap().hash);
+}
+
+#[test]
+fn the_laws_hold() {
+    for seed in 0..300 {
+        let report = run_seed(seed, Options::default()).unwrap();
+        if let Some(broken) = report.broken {
+            panic!("seed {seed}: {broken}\n{}", report.tail.join("\n"));
+        }
+    }
+}
+
+/// The laws that a mutation breaks, in any of these seeds.
+fn noticed(mutation: Mutation) -> Vec<Law> {
+    let options = Options {
+        mutation: Some(mutation),
+        ..Options::default()
+    };
+    let mut laws: Vec<Law> = (0..25)
+        .filter_map(|seed| run_seed(seed, options).unwrap().broken)
+        .map(|broken| broken.law)
+        .collect();
+    laws.sort();
+    laws.dedup();
+    laws
+}
+
+#[test]
+fn what_is_broken_on_purpose_is_noticed() {
+    for (mutation, law) in [
+        (Mutation::DoubleStart, Law::OneInstance),
+        (Mutation::ForgetExit, Law::NoExitLost),
+        (Mutation::IgnoreInitOrder, Law::InitOrder),
+        (Mutation::SkipKill, Law::Converges),
+        (Mutation::LateStart, Law::NothingAfterEnd),
+        (Mutation::CountReset, Law::CountsGrow),
+        (Mutation::StaleStatus, Law::NoStatusBack),
+        (Mutation::NoisyEvents, Law::Quiet),
+        (Mutation::LeakCgroup, Law::Converges),
+        (Mutation::Zombie, Law::DeadIsDead),
+    ] {
+        let laws = noticed(mutation);
+        assert!(
+            laws.contains(&law),
+            "{mutation} broke {laws:?}, not {law:?}"
+        );
+    }
+}
