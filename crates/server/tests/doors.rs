@@ -1,5 +1,7 @@
 //! The doors as clients find them: over real sockets.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
+
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

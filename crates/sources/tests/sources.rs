@@ -1,5 +1,7 @@
 //! The file and URL sources, from a change on disk or at a server to the set they deliver.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
