@@ -1,8 +1,9 @@
 //! Runs schedules of the simulated world: many seeds over all cores, or one with its trace.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use krablet_sim::{Mutation, Options, Report, run_seed};
@@ -123,12 +124,18 @@ struct Progress {
     done: AtomicU64,
     stop: AtomicBool,
     failed: Mutex<Vec<Report>>,
+    /// Seeds that run now.
+    running: Mutex<BTreeSet<u64>>,
 }
 
 impl Progress {
-    fn failures(&self) -> std::sync::MutexGuard<'_, Vec<Report>> {
+    fn failures(&self) -> MutexGuard<'_, Vec<Report>> {
         let failed = self.failed.lock();
-        failed.unwrap_or_else(std::sync::PoisonError::into_inner)
+        failed.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -138,6 +145,7 @@ fn run_many(args: &Args) -> std::io::Result<bool> {
         done: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         failed: Mutex::default(),
+        running: Mutex::default(),
     };
     let clock = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -178,7 +186,7 @@ fn run_many(args: &Args) -> std::io::Result<bool> {
 }
 
 fn by_law(failed: &[Report]) -> String {
-    let mut laws = std::collections::BTreeMap::new();
+    let mut laws = BTreeMap::new();
     for broken in failed.iter().filter_map(|r| r.broken.as_ref()) {
         *laws.entry(broken.law).or_insert(0_u64) += 1;
     }
@@ -196,7 +204,9 @@ fn work(args: &Args, progress: &Progress) -> std::io::Result<()> {
         if seed >= end || progress.stop.load(Ordering::Relaxed) {
             return Ok(());
         }
+        progress.running().insert(seed);
         let report = run_seed(seed, args.options)?;
+        progress.running().remove(&seed);
         progress.done.fetch_add(1, Ordering::Relaxed);
         if report.broken.is_some() {
             let mut failed = progress.failures();
@@ -224,6 +234,9 @@ async fn show(args: &Args, progress: &Progress, ended: impl Fn() -> bool) {
                 args.seeds,
                 (done - shown) as f64 / 2.0
             );
+            if done == shown {
+                eprintln!("still running: seeds {:?}", progress.running());
+            }
             shown = done;
         }
     }

@@ -114,7 +114,8 @@ impl World {
     }
 
     pub(crate) fn kill_at_call(&self, n: u64) {
-        self.lock().kill_in = Some(n);
+        let mut inner = self.lock();
+        inner.kill_in = Some(n).filter(|_| inner.laws.has_agent());
     }
 
     /// The agent is dead: no call of its is awaited any more.
@@ -258,6 +259,10 @@ impl Inner {
     }
 
     fn file_fault(&mut self, machine: &Machine, call: &str, path: &Path) -> (Option<Fault>, Held) {
+        if !self.laws.has_agent() {
+            // The world itself is at work.
+            return (None, Ok(()));
+        }
         let held = underfoot(machine, call, path);
         if self.dies_here() {
             self.trace

@@ -175,6 +175,10 @@ impl Laws {
         self.told.clear();
     }
 
+    pub(crate) fn has_agent(&self) -> bool {
+        self.agent.is_some()
+    }
+
     pub(crate) fn agent_dies(&mut self) {
         self.agent = None;
     }

@@ -23,6 +23,12 @@ fn runtime_id(id: &str) -> &str {
     id.split_once("://").map_or(id, |(_, id)| id)
 }
 
+/// What no status of one life does.
+fn begins_anew(old: &Standing, new: &Standing) -> bool {
+    let start = |s: &Standing| s.status.start_time.clone();
+    old.version >= new.version || start(old) != start(new)
+}
+
 impl Laws {
     /// Takes in what the agent publishes, if anything changed. `stale`: what changed is read as it
     /// was before the last change.
@@ -80,21 +86,19 @@ impl Laws {
 
     fn goes_forward(&mut self, uid: &PodUid, before: Option<&Standing>, after: &Standing) -> Held {
         let mut before = before;
-        if let Some(old) = before
-            && old.version >= after.version
+        let known = self.pods.get_mut(uid);
+        if let (Some(old), Some(known)) = (before, known)
+            && known.status_anew
+            && begins_anew(old, after)
         {
-            match self.pods.get_mut(uid) {
-                // The pod came back under its UID: another life, another status.
-                Some(known) if known.status_anew => {
-                    known.status_anew = false;
-                    self.told.retain(|(pod, _), _| pod != uid);
-                    before = None;
-                }
-                _ => {
-                    let how = format!("{uid}: version {} after {}", after.version, old.version);
-                    return broken(Law::NoStatusBack, how);
-                }
-            }
+            // The pod came back under its UID: another life, another status.
+            known.status_anew = false;
+            self.told.retain(|(pod, _), _| pod != uid);
+            before = None;
+        }
+        if let Some(old) = before.filter(|old| old.version >= after.version) {
+            let how = format!("{uid}: version {} after {}", after.version, old.version);
+            return broken(Law::NoStatusBack, how);
         }
         if let Some(old) = before {
             let (was, is) = (&old.status, &after.status);
