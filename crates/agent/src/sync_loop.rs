@@ -314,7 +314,9 @@ impl SyncLoop {
             match effect {
                 Effect::Run(uid, work) => {
                     self.wakes.clear(&uid);
-                    let after = self.ended.get(&uid).copied().unwrap_or_default();
+                    // A first step must see what was done to an earlier life under this UID.
+                    let ended = self.ended.get(&uid).copied();
+                    let after = ended.unwrap_or_else(|| self.parts.observer.ticket());
                     let steps = self.parts.steps.clone();
                     let cancel = CancellationToken::new();
                     let (step, token) = (work.step, cancel.clone());

@@ -473,4 +473,32 @@ mod tests {
         };
         assert_eq!(pod_of_event(&event(Some(by_metadata))), Some("u2".into()));
     }
+
+    #[test]
+    fn a_clock_set_back_does_not_make_an_older_one_the_newest() {
+        let sandbox = |id: &str, attempt: u32, at: i64| v1::PodSandbox {
+            id: id.to_owned(),
+            created_at: at,
+            metadata: Some(v1::PodSandboxMetadata {
+                attempt,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let container = |id: &str, attempt: u32, at: i64| v1::Container {
+            metadata: Some(v1::ContainerMetadata {
+                name: "web".to_owned(),
+                attempt,
+            }),
+            ..listed_one("u", id, at, v1::ContainerState::ContainerExited)
+        };
+        let listed = Listed {
+            pod: PodRef::new("u", "ns", "web"),
+            sandboxes: vec![sandbox("before", 0, 900), sandbox("after", 1, 100)],
+            containers: vec![container("before", 3, 900), container("after", 4, 100)],
+        };
+        let seen = from_list(&listed, None, Ticket(1));
+        assert_eq!(seen.sandboxes[0].id.as_str(), "after");
+        assert_eq!(seen.containers[0].id.as_str(), "after");
+    }
 }
