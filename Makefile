@@ -3,10 +3,7 @@
 SHELL      := /bin/bash
 CARGO      ?= cargo
 SEEDS      ?= 2000
-# Seeds whose schedule still breaks a law: a CreateContainer call that takes effect long after its deadline leaves a
-# created instance of an init container that has already ended, and the pod's last status keeps it as waiting.
-SIM_OPEN   := 1001
-SIM_FLAGS  := $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --open $(SIM_OPEN))
+SIM_FLAGS  := $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
 LAB        := $(CARGO) run --quiet --package krablet-testbed --bin krablet-lab --
 export KRABLET_BIN ?= $(CURDIR)/target/release/krablet
 

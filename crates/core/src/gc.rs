@@ -71,6 +71,13 @@ impl GcInputs<'_> {
             Fate::Live => false,
         }
     }
+
+    /// One that never ran does not take the place of one that did. Before the sources have spoken, a
+    /// pod that seems to be gone may still come.
+    fn tells_nothing(&self, candidate: &Candidate<'_>) -> bool {
+        let known = candidate.fate != Fate::ContentRemovable || self.sources_ready;
+        candidate.container.state == ContainerState::Created && known
+    }
 }
 
 /// A container to remove, with its log and its link.
@@ -112,6 +119,13 @@ type Units<'a> = BTreeMap<(&'a PodUid, &'a str), Vec<Candidate<'a>>>;
 pub fn dead_containers(inputs: &GcInputs<'_>) -> Vec<DeadContainer> {
     let mut chosen = Vec::new();
     let mut units = candidates(inputs);
+    for unit in units.values_mut() {
+        let (tells_nothing, rest) = std::mem::take(unit)
+            .into_iter()
+            .partition(|c| inputs.tells_nothing(c));
+        *unit = rest;
+        chosen.extend::<Vec<_>>(tells_nothing);
+    }
     if inputs.sources_ready {
         units.retain(|(uid, _), unit| {
             let goes = inputs.all_goes(uid);

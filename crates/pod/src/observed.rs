@@ -105,9 +105,13 @@ impl ObservedPod {
         }
     }
 
-    /// The newest instance of a container.
-    pub fn newest(&self, name: &str) -> Option<&ObservedContainer> {
-        self.containers.iter().find(|c| &*c.name == name)
+    /// The newest instance of a container that ever ran. One that was only created stands for it
+    /// where there is no other: a create call that had its effect too late leaves one that nobody
+    /// will start.
+    pub fn newest<'a>(&'a self, name: &'a str) -> Option<&'a ObservedContainer> {
+        self.instances(name)
+            .find(|c| c.state != ContainerState::Created)
+            .or_else(|| self.instances(name).next())
     }
 
     /// All instances of a container, newest first.

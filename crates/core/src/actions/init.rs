@@ -83,9 +83,14 @@ impl<'a> Sync<'a> {
     /// What stands for an init container: traces of an earlier sandbox do not count, for a new
     /// sandbox is initialised anew.
     fn init_instance(&self, container: &'a Container) -> Option<&'a ObservedContainer> {
-        self.in_sandbox(&container.name)
+        let name = &container.name;
+        self.in_sandbox(name)
             .find(|c| c.is_running())
-            .or_else(|| self.in_sandbox(&container.name).next())
+            .or_else(|| {
+                self.in_sandbox(name)
+                    .find(|c| c.state != ContainerState::Created)
+            })
+            .or_else(|| self.in_sandbox(name).next())
     }
 
     fn init_step(

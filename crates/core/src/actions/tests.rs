@@ -279,6 +279,8 @@ fn init_containers() {
         i:x i:y c:a | S0 x:run | -
         i:x i:y c:a | S0 x:exit0 | init:y
         i:x i:y c:a | S0 y:run x:exit0 | -
+        # A create call that took effect too late: nobody will start what it made.
+        i:x c:a | S0 x:made x:exit0 | start:a
         i:x i:y c:a | S0 y:exit0 x:exit0 | start:a
         # The trace of the last one is enough.
         i:x i:y c:a | S0 y:exit0 | start:a

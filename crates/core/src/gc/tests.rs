@@ -120,6 +120,15 @@ fn one_dead_instance_of_each_container_stays() {
 }
 
 #[test]
+fn what_never_ran_does_not_take_the_place_of_what_did() {
+    let pods = vec![
+        pod("done", &[false], &["a:1:new", "a:5:exit"]),
+        pod("live", &[true], &["a:1:new", "a:5:new", "a:9:exit"]),
+    ];
+    World::of(pods).removes("done/a@1 live/a@5");
+}
+
+#[test]
 fn pods_that_are_gone_lose_all_once_the_sources_have_spoken() {
     let pods = vec![pod(
         "gone",
@@ -129,7 +138,7 @@ fn pods_that_are_gone_lose_all_once_the_sources_have_spoken() {
     let mut world = World::of(pods);
     // Nobody will record an orphan's exit.
     world.unrecorded = &["gone/a@1", "gone/a@5"];
-    world.removes("gone/a@1 gone/a@5 gone/b@1");
+    world.removes("gone/b@1 gone/a@1 gone/a@5");
     world.sources_ready = false;
     world.removes("");
 }

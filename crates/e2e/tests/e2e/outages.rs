@@ -179,9 +179,9 @@ pub async fn containerd_is_killed_and_back() {
     }
     let after = stage.running("steady").await;
     assert_eq!(status::uid(&pod), status::uid(&after));
-    // The sandbox of a pod is lost: all of the pod is made anew.
+    // The sandbox of a pod dies: all of the pod is made anew.
     let sandbox = stage.sandboxes("steady").await.remove(0).id;
-    stage.runtime.stop_pod_sandbox(&sandbox).await.unwrap();
+    kill_process(pid_of(&stage, &sandbox).await, Signal::KILL).unwrap();
     stage
         .event(
             "steady",
