@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use krablet_cri::RuntimeService;
 use krablet_e2e::manifest::{pod, scratch_volume, scratched, single, tool};
 use krablet_e2e::proxy::Proxy;
 use krablet_e2e::stage::options;
