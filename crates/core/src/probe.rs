@@ -32,6 +32,9 @@ pub type Verdicts = BTreeMap<ContainerId, ContainerVerdicts>;
 pub const TRIES: usize = 3;
 /// A container that started so long before the agent was there before it, beyond doubt.
 const BEFORE_AGENT: Duration = Duration::from_secs(10);
+/// Each command that does not end in time may leave a process in the container: once the verdict
+/// stands, the pause between two doubles, so many times at most.
+const HUNG_DOUBLINGS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProbeKind {
@@ -98,6 +101,8 @@ impl Timing {
 pub enum Outcome {
     Success,
     Failure,
+    /// A command that did not end in time: a failure that also left a process behind.
+    Hung,
     Error,
 }
 
@@ -139,7 +144,9 @@ struct Instance {
     not_before: Mono,
     verdict: Verdict,
     /// The last result and how often it came in a row.
-    run: Option<(Outcome, u32)>,
+    run: Option<(Verdict, u32)>,
+    /// Commands in a row that did not end in time since failure is the verdict.
+    hung: u32,
     /// The verdict stands until there is a new instance.
     hold: bool,
 }
@@ -226,6 +233,7 @@ impl ProbeState {
             not_before: now + self.timing.initial_delay.saturating_sub(age),
             verdict,
             run: None,
+            hung: 0,
             hold: self.kind == ProbeKind::Startup && verdict == Verdict::Success,
         }
     }
@@ -281,17 +289,23 @@ impl ProbeState {
         }
         let (verdict, threshold) = match outcome {
             Outcome::Success => (Verdict::Success, self.timing.success_threshold),
-            Outcome::Failure => (Verdict::Failure, self.timing.failure_threshold),
+            Outcome::Failure | Outcome::Hung => (Verdict::Failure, self.timing.failure_threshold),
             Outcome::Error => return None,
         };
         let count = match instance.run {
-            Some((last, count)) if last == outcome => count.saturating_add(1),
+            Some((last, count)) if last == verdict => count.saturating_add(1),
             _ => 1,
         };
-        instance.run = Some((outcome, count));
+        instance.run = Some((verdict, count));
         if count < threshold {
             return None;
         }
+        instance.hung = match outcome {
+            Outcome::Hung => instance.hung.saturating_add(1),
+            _ => 0,
+        };
+        let pause = 2_u32.pow(instance.hung.min(HUNG_DOUBLINGS)) - 1;
+        self.due = self.due + self.timing.period.saturating_mul(pause);
         // A container that failed will be restarted, one that has started has started: no more
         // probing until there is a new instance.
         instance.hold = self.kind == ProbeKind::Startup

@@ -46,6 +46,8 @@ enum Answer {
     Success,
     Warning(String),
     Failure(String),
+    /// A command that did not end in time.
+    Hung(String),
     /// Nothing can be concluded; the state upstream names in the event.
     Error(&'static str, String),
 }
@@ -84,10 +86,8 @@ pub(crate) async fn execute(job: &Job, runtime: &dyn RuntimeService, net: &dyn N
                 format!("{kind} probe warning: {text}"),
             )),
         },
-        Answer::Failure(text) => Report {
-            outcome: Outcome::Failure,
-            event: Some((reason::UNHEALTHY, format!("{kind} probe failed: {text}"))),
-        },
+        Answer::Failure(text) => failed(kind, Outcome::Failure, &text),
+        Answer::Hung(text) => failed(kind, Outcome::Hung, &text),
         Answer::Error(state, text) => {
             let message = format!("{kind} probe errored and resulted in {state} state: {text}");
             Report {
@@ -95,6 +95,13 @@ pub(crate) async fn execute(job: &Job, runtime: &dyn RuntimeService, net: &dyn N
                 event: Some((reason::UNHEALTHY, message)),
             }
         }
+    }
+}
+
+fn failed(kind: &str, outcome: Outcome, text: &str) -> Report {
+    Report {
+        outcome,
+        event: Some((reason::UNHEALTHY, format!("{kind} probe failed: {text}"))),
     }
 }
 
@@ -144,7 +151,7 @@ async fn exec(
             answer.stdout.truncate(MAX_OUTPUT);
             Answer::Failure(String::from_utf8_lossy(&answer.stdout).into_owned())
         }
-        Err(e) if e.is_deadline() => Answer::Failure(format!(
+        Err(e) if e.is_deadline() => Answer::Hung(format!(
             "command timed out: {words:?} timed out after {}",
             go_duration(timeout)
         )),

@@ -59,7 +59,7 @@ impl Counts {
                 self.successful += 1;
                 self.durations.observe(took);
             }
-            Outcome::Failure => self.failed += 1,
+            Outcome::Failure | Outcome::Hung => self.failed += 1,
             Outcome::Error => {}
         }
     }

@@ -41,6 +41,30 @@ fn run(state: &mut ProbeState, outcomes: &[Outcome]) -> Vec<Option<Verdict>> {
 }
 
 #[test]
+fn commands_that_hang_are_run_less_often_once_the_verdict_stands() {
+    let mut state = fresh(ProbeKind::Readiness, timing());
+    state.schedule(true, at(2000));
+    let mut pauses = Vec::new();
+    for outcome in [
+        Outcome::Hung,
+        Outcome::Failure,
+        Outcome::Hung,
+        Outcome::Hung,
+        Outcome::Hung,
+        Outcome::Failure,
+        Outcome::Hung,
+        Outcome::Success,
+        Outcome::Hung,
+    ] {
+        state.begin(at(2000));
+        state.finish(&"a".into(), outcome, at(2000));
+        let due = state.schedule(true, at(2000)).unwrap_or(at(0));
+        pauses.push((due - at(2000)).as_secs());
+    }
+    assert_eq!(pauses, [10, 10, 20, 40, 40, 10, 20, 10, 10]);
+}
+
+#[test]
 fn numbers_have_the_apis_defaults() {
     assert_eq!(
         timing(),
