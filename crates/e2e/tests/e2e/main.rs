@@ -35,6 +35,7 @@ fn main() -> ExitCode {
             restarts::on_failure_restarts_until_success,
             restarts::never_leaves_it_ended,
             restarts::rules_choose_the_exit_codes,
+            restarts::one_exit_restarts_all_containers,
             restarts::only_the_ended_container_is_restarted,
             restarts::active_deadline_ends_the_pod,
             restarts::stubborn_container_is_killed_at_the_end_of_its_grace,
@@ -67,7 +68,8 @@ fn main() -> ExitCode {
             node::manifests_of_every_form,
             node::ports_and_network_of_the_node,
             node::out_of_memory_is_told,
-            node::growing_logs_are_rotated;
+            node::growing_logs_are_rotated,
+            node::metrics_are_served;
         alone:
             crashes::killed_at_ten_moments_of_a_stop,
             crashes::killed_at_ten_moments_of_a_start,
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
             takeover::unwanted_pods_are_ended,
             outages::event_stream_is_cut,
             outages::containerd_is_killed_and_back,
+            outages::runtime_without_events,
             crowds::two_hundred_broken_manifests;
         bare:
             agents::works_under_the_name_kubelet;

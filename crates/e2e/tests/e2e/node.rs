@@ -170,3 +170,47 @@ pub async fn growing_logs_are_rotated(stage: &Stage) {
     assert_eq!(status::id(status::container(&after, "main").unwrap()), id);
     stage.end(name).await;
 }
+
+/// Scrapers find what they know, and numbers that are true of a pod that runs.
+pub async fn metrics_are_served(stage: &Stage) {
+    let name = "measured";
+    let probed = with(
+        tool("main", &["hold"]),
+        json!({"readinessProbe": {"exec": {"command": ["/bin/sh", "-c", "true"]}, "periodSeconds": 1}}),
+    );
+    let uid = status::uid(&stage.run(name, &single(name, probed)).await);
+    let value = async |path: &str, series: &str| -> Result<f64, String> {
+        let answer = stage.krablet.get(path).await.map_err(|e| e.to_string())?;
+        let line = answer.body.lines().find(|l| l.starts_with(series));
+        let line = line.ok_or(format!("no {series} in {path}"))?;
+        let number = line.rsplit(' ').next().and_then(|n| n.parse().ok());
+        number.ok_or(format!("no number: {line}"))
+    };
+    for series in [
+        "kubelet_running_pods",
+        "kubelet_running_containers{container_state=\"running\"}",
+        "kubelet_pod_start_duration_seconds_count",
+        "kubelet_pod_worker_duration_seconds_count{operation_type=\"create\"}",
+        "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"}",
+        "kubelet_evented_pleg_connection_success_count",
+        "kubelet_pleg_relist_duration_seconds_count",
+        "kubelet_started_containers_total{container_type=\"container\"}",
+        "process_resident_memory_bytes",
+    ] {
+        let found = value("/metrics", series).await;
+        assert!(matches!(found, Ok(1.0..)), "{series}: {found:?}");
+    }
+    let probes = format!(
+        "prober_probe_total{{container=\"main\",namespace=\"default\",pod=\"{}\",pod_uid=\"{uid}\",probe_type=\"Readiness\",result=\"successful\"}}",
+        full(name)
+    );
+    stage
+        .wait(name, "its probes are counted", async || {
+            match value("/metrics/probes", &probes).await? {
+                2.0.. => Ok(()),
+                few => Err(format!("{few}")),
+            }
+        })
+        .await;
+    stage.end(name).await;
+}

@@ -7,7 +7,7 @@ use krablet_e2e::manifest::{pod, scratch_volume, scratched, single, tool};
 use krablet_e2e::proxy::Proxy;
 use krablet_e2e::stage::options;
 use krablet_e2e::{Stage, status};
-use krablet_testbed::{Bed, BedOptions};
+use krablet_testbed::{Bed, BedOptions, Containerd};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -197,5 +197,41 @@ pub async fn containerd_is_killed_and_back() {
             }
         })
         .await;
+    stage.down().await;
+}
+
+/// A runtime that tells no events, as the distribution's containerd: the audit alone finds out.
+pub async fn runtime_without_events() {
+    let bed = Bed::up(BedOptions {
+        containerd: Containerd::Debian,
+        ..BedOptions::default()
+    })
+    .await
+    .unwrap();
+    let mut stage = Stage::on(bed, options(Value::Null));
+    stage.start().await;
+    let name = "quiet";
+    let pod = stage
+        .run(name, &single(name, tool("main", &["hold"])))
+        .await;
+    let uid = status::uid(&pod);
+    let first = status::id(status::container(&pod, "main").unwrap());
+    kill_process(pid_of(&stage, &first).await, Signal::KILL).unwrap();
+    stage
+        .until(name, "is restarted", |pod| {
+            status::running(pod, "main")?;
+            let last = status::ended_before(pod, "main")?;
+            assert_eq!(last.exit_code, 137);
+            Ok(())
+        })
+        .await;
+    let before = stage.running_ids(name).await;
+    stage.crash().await;
+    stage.running(name).await;
+    assert_eq!(stage.running_ids(name).await, before);
+    stage.apply(name, &single(name, tool("main", &["hold", "longer"])));
+    stage.gone(name, &uid).await;
+    stage.running(name).await;
+    stage.end(name).await;
     stage.down().await;
 }

@@ -87,6 +87,57 @@ pub async fn rules_choose_the_exit_codes(stage: &Stage) {
     stage.end(name).await;
 }
 
+/// The exit of one container takes the whole pod through its start again, in place.
+pub async fn one_exit_restarts_all_containers(stage: &Stage) {
+    let (name, scratch) = ("all-again", stage.scratch("all-again"));
+    let noted = |container: &str, then: &str| {
+        let script = format!("echo {container} >> /scratch/diary; {then}");
+        scratched(shell(container, &script))
+    };
+    let source = with(
+        noted(
+            "source",
+            "test $(grep -c source /scratch/diary) -ge 2 || exit 88; while :; do sleep 1; done",
+        ),
+        json!({
+            "restartPolicy": "Never",
+            "restartPolicyRules": [
+                {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}},
+            ],
+        }),
+    );
+    let manifest = pod(
+        name,
+        json!({
+            "terminationGracePeriodSeconds": 1,
+            "volumes": [scratch_volume(&scratch)],
+            "initContainers": [noted("first", "")],
+            "containers": [source, noted("other", "while :; do sleep 1; done")],
+        }),
+    );
+    stage.apply(name, &manifest);
+    let pod = stage
+        .until(name, "everything has run twice", |pod| {
+            status::all_running(pod)?;
+            let times = |what| {
+                stage
+                    .lines(&scratch, "diary")
+                    .iter()
+                    .filter(|l| *l == what)
+                    .count()
+            };
+            match ["first", "source", "other"].map(times) {
+                [2, 2, 2] => Ok(pod.clone()),
+                counts => Err(format!("{counts:?} {}", status::shown(pod))),
+            }
+        })
+        .await;
+    let sandboxes = stage.sandboxes(name).await;
+    assert_eq!(sandboxes.len(), 1, "the sandbox stays: {sandboxes:?}");
+    assert_eq!(status::phase(&pod), "Running");
+    stage.end(name).await;
+}
+
 /// Not on the shared bed: there the back-off is so short that a busy machine does not show it.
 pub async fn crash_loop_backs_off_in_known_words() {
     let longest = json!({"crashLoopBackOff": {"maxContainerRestartPeriod": "8s"}});
