@@ -15,6 +15,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("cri", &[]),
     ("net", &[]),
     ("metrics", &[]),
+    ("kube", &[]),
     ("config", &["yaml"]),
     ("manifest", &["pod", "yaml"]),
     ("core", &["pod"]),
