@@ -4,6 +4,8 @@ SHELL      := /bin/bash
 CARGO      ?= cargo
 SEEDS      ?= 2000
 SIM_FLAGS  := $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
+# Chosen by target and not by package, so that the dependencies' features, and with them what is built, stay the same.
+BED_TESTS  := $(patsubst crates/testbed/tests/%.rs,--test %,$(wildcard crates/testbed/tests/*.rs))
 LAB        := $(CARGO) run --quiet --package krablet-testbed --bin krablet-lab --
 export KRABLET_BIN ?= $(CURDIR)/target/release/krablet
 
@@ -28,14 +30,15 @@ rooms: ## which crate may know which; what the pure ones must not touch
 	@$(CARGO) xtask rooms
 
 unit: ## unit tests of every crate
-	$(CARGO) test --workspace --exclude krablet-e2e --exclude krablet-testbed
+	$(CARGO) test --workspace --lib --bins
+	$(CARGO) test --workspace --exclude krablet-e2e --exclude krablet-testbed --test '*'
 
 sim: ## random schedules in the simulated world: SEEDS=100000, or SEED=n to replay one
 	$(CARGO) run --quiet --profile sim --package krablet-sim -- $(SIM_FLAGS)
 
 e2e: build ## end-to-end tests on a real containerd, and in a VM with systemd and cgroup v2
-	$(CARGO) test --package krablet-testbed
-	$(CARGO) test --package krablet-e2e
+	$(CARGO) test --workspace $(BED_TESTS)
+	$(CARGO) test --workspace --test e2e
 
 bench: tools build ## krablet against the raw runtime, with the promises of SPECIFICATION.md
 	$(CARGO) run --quiet --release --package krablet-bench -- $(BENCH)

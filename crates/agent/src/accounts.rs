@@ -67,6 +67,15 @@ impl Accounts {
     }
 }
 
+/// For the sender of statuses.
+impl Accounts {
+    /// Whether something of a pod may still run; `None` if it has no worker.
+    pub(crate) fn may_run(&self, uid: &PodUid) -> Option<bool> {
+        let stage = self.with(|book| book.get(uid).map(|a| a.stage))?;
+        Some(stage < Stage::Terminated)
+    }
+}
+
 /// For the sync loop.
 impl Accounts {
     pub(crate) fn new(metrics: WorkerMetrics) -> Self {

@@ -53,17 +53,21 @@ impl SyncLoop {
             .retain(&|uid| workers.stage(uid).is_some_and(|s| s < Stage::Terminated));
     }
 
-    fn drop_statuses_of_gone_pods(&self) {
+    fn drop_statuses_of_gone_pods(&mut self) {
         let keep = |uid: &PodUid| self.parts.desired.contains(uid) || self.workers.is_known(uid);
         self.parts.status.retain(keep);
         self.parts.steps.retain(&keep);
+        let (desired, workers) = (&self.parts.desired, &self.workers);
+        self.door
+            .retain(|uid| desired.contains(uid) || workers.is_known(uid));
     }
 
     /// Wanted pods whose record was dropped (the UID was used again) start anew.
     fn start_pods_without_worker(&mut self) {
         for pod in self.parts.desired.all() {
             let uid = PodRef::of(&pod).uid;
-            if !self.workers.is_known(&uid) {
+            let held = self.parts.desired.is_refused(&uid) || self.door.is_waiting(&uid);
+            if !held && !self.workers.is_known(&uid) {
                 // What was said of its last life is not true of the next one.
                 self.parts.status.retain(|other| *other != uid);
                 self.parts.steps.retain(&|other| *other != uid);

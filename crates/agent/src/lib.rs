@@ -3,7 +3,11 @@
 
 mod accounts;
 mod clean_up;
+mod cluster;
+mod door;
+mod entry;
 mod housekeeping;
+mod mirrors;
 mod mono;
 mod network;
 mod pod_set;
@@ -38,10 +42,14 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use accounts::{Accounts, WorkingPods};
+pub use cluster::Cluster;
+pub use door::{DoorDeps, node_view};
 pub use mono::MonoClock;
 pub use pod_set::DesiredPods;
 pub use take_over::Adoption;
 
+use cluster::ClusterTasks;
+use door::Door;
 use housekeeping::{Housekeeping, Places};
 use network::NetworkReadiness;
 use steps::{StepParts, Steps};
@@ -74,6 +82,10 @@ pub struct AgentDeps {
     pub net: Arc<dyn Net>,
     pub clock: Arc<dyn WallClock>,
     pub recorder: Recorder,
+    /// Who may run here.
+    pub door: DoorDeps,
+    /// The cluster the node belongs to, if it belongs to one.
+    pub cluster: Option<Cluster>,
 }
 
 /// What others hold of a running agent.
@@ -101,6 +113,7 @@ pub struct Agent {
     rotation: LogRotation,
     sync_loop: SyncLoop,
     inputs: Inputs,
+    cluster: Option<ClusterTasks>,
 }
 
 impl Agent {
@@ -199,6 +212,14 @@ impl Agent {
             metrics,
             accounts: accounts.clone(),
         };
+        let (cluster, sender) = match deps.cluster {
+            Some(cluster) => {
+                let (tasks, sender) =
+                    cluster.build(&handle, &config.sources, &deps.clock, config.seed);
+                (Some(tasks), Some(sender))
+            }
+            None => (None, None),
+        };
         let inputs = Inputs {
             updates,
             changes: observer_handle.take_changes(),
@@ -220,6 +241,8 @@ impl Agent {
             mono,
             sources: config.sources,
             accounts,
+            recorder: deps.recorder,
+            sender,
         };
         let workers = PodWorkers::new(config.periods);
         let agent = Self {
@@ -227,8 +250,16 @@ impl Agent {
             probes,
             sources,
             rotation,
-            sync_loop: SyncLoop::new(parts, workers, housekeeping, turn, config.seed),
+            sync_loop: SyncLoop::new(
+                parts,
+                workers,
+                housekeeping,
+                Door::new(deps.door),
+                turn,
+                config.seed,
+            ),
             inputs,
+            cluster,
         };
         (agent, handle)
     }
@@ -242,6 +273,9 @@ impl Agent {
         tasks.spawn(self.sources.run());
         tasks.spawn(self.rotation.run());
         tasks.spawn(self.sync_loop.run(self.inputs));
+        if let Some(cluster) = self.cluster {
+            cluster.spawn(&mut tasks);
+        }
         tasks.join_next().await;
     }
 }

@@ -1,22 +1,43 @@
-//! The pods the sources want, by UID.
+//! The pods the sources want, by UID, and what the API server holds beside them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use krablet_pod::api::Pod;
-use krablet_pod::marks::PodSource;
-use krablet_pod::{PodRef, PodUid};
+use krablet_pod::marks::{self, PodSource};
+use krablet_pod::{FullName, PodRef, PodUid};
+use tokio::sync::watch;
 
 /// A read-only look at the desired pods. The sync loop alone changes them.
-#[derive(Clone, Default)]
-pub struct DesiredPods(Arc<Mutex<Snapshot>>);
+#[derive(Clone)]
+pub struct DesiredPods {
+    snapshot: Arc<Mutex<Snapshot>>,
+    /// Rings when mirror pods may have to follow.
+    mirrors_due: watch::Sender<u64>,
+}
+
+impl Default for DesiredPods {
+    fn default() -> Self {
+        Self {
+            snapshot: Arc::default(),
+            mirrors_due: watch::Sender::new(0),
+        }
+    }
+}
 
 #[derive(Default)]
 struct Snapshot {
     pods: BTreeMap<PodUid, Arc<Pod>>,
     ready: BTreeSet<PodSource>,
+    /// Mirror pods on the API server, by the name each shares with its static pod.
+    mirrors: BTreeMap<FullName, Arc<Pod>>,
+    /// Static pods that nobody wants any more and that have not ended yet.
+    ending: BTreeMap<PodUid, FullName>,
+    /// Pods that were not let in: wanted, and never started.
+    refused: BTreeSet<PodUid>,
 }
 
+/// For everybody.
 impl DesiredPods {
     pub fn get(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.with(|s| s.pods.get(uid).cloned())
@@ -31,23 +52,122 @@ impl DesiredPods {
         self.with(|s| sources.is_subset(&s.ready))
     }
 
+    /// The mirror pod of a static pod.
+    pub fn mirror(&self, name: &FullName) -> Option<Arc<Pod>> {
+        self.with(|s| s.mirrors.get(name).cloned())
+    }
+
+    pub fn mirrors(&self) -> Vec<Arc<Pod>> {
+        self.with(|s| s.mirrors.values().cloned().collect())
+    }
+
+    pub fn is_refused(&self, uid: &PodUid) -> bool {
+        self.with(|s| s.refused.contains(uid))
+    }
+}
+
+/// For those who keep the mirror pods.
+impl DesiredPods {
+    /// Rings when a static pod or a mirror pod came, changed or went.
+    pub(crate) fn mirrors_due(&self) -> watch::Receiver<u64> {
+        self.mirrors_due.subscribe()
+    }
+
+    pub(crate) fn statics(&self) -> Vec<Arc<Pod>> {
+        let mut pods = self.all();
+        pods.retain(|pod| marks::is_static(pod));
+        pods
+    }
+
+    /// Names of static pods that have not ended though nobody wants them any more.
+    pub(crate) fn ending(&self) -> BTreeSet<FullName> {
+        self.with(|s| s.ending.values().cloned().collect())
+    }
+
+    /// What the API server was seen to hold. The static pod it stands for, if there is one.
+    pub(crate) fn put_mirror(&self, mirror: &Arc<Pod>) -> Option<PodUid> {
+        let name = PodRef::of(mirror).full_name();
+        let of = self.with(|s| {
+            s.mirrors.insert(name.clone(), mirror.clone());
+            static_of(s, &name)
+        });
+        self.ring();
+        of
+    }
+
+    /// The API server does not hold this mirror pod any more.
+    pub(crate) fn remove_mirror(&self, mirror: &PodRef) {
+        let name = mirror.full_name();
+        self.with(|s| {
+            let same = |held: &Arc<Pod>| PodRef::of(held).uid == mirror.uid;
+            if s.mirrors.get(&name).is_some_and(same) {
+                s.mirrors.remove(&name);
+            }
+        });
+        self.ring();
+    }
+}
+
+fn static_of(snapshot: &Snapshot, name: &FullName) -> Option<PodUid> {
+    let pods = snapshot.pods.values().filter(|pod| marks::is_static(pod));
+    pods.map(|pod| PodRef::of(pod))
+        .find(|pod| pod.full_name() == *name)
+        .map(|pod| pod.uid)
+}
+
+/// For the sync loop.
+impl DesiredPods {
     pub(crate) fn contains(&self, uid: &PodUid) -> bool {
         self.with(|s| s.pods.contains_key(uid))
     }
 
     pub(crate) fn put(&self, pod: &Arc<Pod>) {
         self.with(|s| s.pods.insert(PodRef::of(pod).uid, pod.clone()));
+        if marks::is_static(pod) {
+            self.ring();
+        }
     }
 
-    pub(crate) fn remove(&self, uid: &PodUid) {
-        self.with(|s| s.pods.remove(uid));
+    /// The source has let the pod go. `alive` tells whether it has still to be ended.
+    pub(crate) fn remove(&self, pod: &Pod, alive: bool) {
+        let pod_ref = PodRef::of(pod);
+        self.with(|s| {
+            s.pods.remove(&pod_ref.uid);
+            s.refused.remove(&pod_ref.uid);
+            if alive && marks::is_static(pod) {
+                s.ending.insert(pod_ref.uid.clone(), pod_ref.full_name());
+            }
+        });
+        if marks::is_static(pod) {
+            self.ring();
+        }
+    }
+
+    /// Nothing of the pod runs any more.
+    pub(crate) fn ended(&self, uid: &PodUid) {
+        if self.with(|s| s.ending.remove(uid)).is_some() {
+            self.ring();
+        }
+    }
+
+    pub(crate) fn refuse(&self, uid: &PodUid) {
+        self.with(|s| s.refused.insert(uid.clone()));
     }
 
     pub(crate) fn source_spoke(&self, source: PodSource) {
-        self.with(|s| s.ready.insert(source));
+        if self.with(|s| s.ready.insert(source)) {
+            self.ring();
+        }
+    }
+}
+
+impl DesiredPods {
+    fn ring(&self) {
+        self.mirrors_due.send_modify(|n| *n += 1);
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Snapshot) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        f(&mut snapshot)
     }
 }

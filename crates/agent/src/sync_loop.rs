@@ -8,6 +8,7 @@ use std::time::Duration;
 use krablet_core::merge::{Op, PodUpdate};
 use krablet_core::probe::Verdict;
 use krablet_core::worker::{Effect, Outcome, PodWorkers, Stage, Step, Update, UpdateKind};
+use krablet_events::Recorder;
 use krablet_linux::WallClock;
 use krablet_observer::{Change, Changes, ObserverHandle, RuntimeHealth};
 use krablet_pod::api::Pod;
@@ -16,6 +17,7 @@ use krablet_pod::observed::ObservedPod;
 use krablet_pod::{PodRef, PodUid, Ticket};
 use krablet_probes::{ProbeKind, ProbeUpdate, ProbeUpdates, ProbesHandle};
 use krablet_status::StatusStore;
+use krablet_status::sender::SenderHandle;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::{mpsc, watch};
@@ -25,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::accounts::Accounts;
+use crate::door::Door;
 use crate::housekeeping::Housekeeping;
 use crate::mono::MonoClock;
 use crate::pod_set::DesiredPods;
@@ -51,6 +54,9 @@ pub(crate) struct Parts {
     /// The sources that must have spoken before anything unknown is removed.
     pub(crate) sources: BTreeSet<PodSource>,
     pub(crate) accounts: Accounts,
+    pub(crate) recorder: Recorder,
+    /// Brings statuses to the API server, if there is one.
+    pub(crate) sender: Option<SenderHandle>,
 }
 
 /// A step in flight.
@@ -81,6 +87,7 @@ pub(crate) struct SyncLoop {
     /// When each worker's last step ended: what it needs to see next is newer.
     pub(crate) ended: BTreeMap<PodUid, Ticket>,
     pub(crate) housekeeping: Housekeeping,
+    pub(crate) door: Door,
     turn: watch::Sender<Instant>,
     rng: StdRng,
     /// What the runtime held when this agent started, until housekeeping has seen to it.
@@ -92,6 +99,7 @@ impl SyncLoop {
         parts: Parts,
         workers: PodWorkers,
         housekeeping: Housekeeping,
+        door: Door,
         turn: watch::Sender<Instant>,
         seed: u64,
     ) -> Self {
@@ -103,6 +111,7 @@ impl SyncLoop {
             running: BTreeMap::new(),
             ended: BTreeMap::new(),
             housekeeping,
+            door,
             turn,
             rng: StdRng::seed_from_u64(seed),
             found_at_start: Vec::new(),
@@ -147,6 +156,8 @@ impl SyncLoop {
             let ticket = self.parts.observer.ticket();
             match self.parts.observer.all_newer_than(ticket).await {
                 Ok(found) => {
+                    let alive = found.iter().filter(|o| o.is_alive());
+                    self.door.found_running(alive.map(|o| o.pod.uid.clone()));
                     self.found_at_start = found;
                     return;
                 }
@@ -196,11 +207,20 @@ impl SyncLoop {
         if update.op != Op::Restore {
             self.parts.desired.source_spoke(update.source);
         }
-        for pod in &update.pods {
+        let (mirrors, pods): (Vec<_>, Vec<_>) =
+            update.pods.into_iter().partition(|p| marks::is_mirror(p));
+        mirrors
+            .iter()
+            .for_each(|m| self.mirror_changed(m, update.op));
+        let pods = match update.op {
+            Op::Add | Op::Restore => self.door.queue(pods),
+            _ => pods,
+        };
+        for pod in &pods {
             match update.op {
                 Op::Add | Op::Restore => self.pod_wanted(pod, UpdateKind::Create),
                 Op::Update | Op::Delete => self.pod_wanted(pod, UpdateKind::Update),
-                Op::Reconcile => self.parts.desired.put(pod),
+                Op::Reconcile => self.pod_reconciled(pod),
                 Op::Remove => self.pod_removed(pod),
             }
         }
@@ -213,7 +233,36 @@ impl SyncLoop {
             // Housekeeping starts it once every source has spoken.
             return;
         }
-        self.send(pod, kind);
+        if self.may_enter(pod) {
+            self.send(pod, kind);
+        }
+        self.compare_status(&PodRef::of(pod).uid);
+    }
+
+    /// The status others see is not the one this agent told.
+    fn pod_reconciled(&mut self, pod: &Arc<Pod>) {
+        self.parts.desired.put(pod);
+        let gated = pod.spec.as_ref().and_then(|s| s.readiness_gates.as_ref());
+        let uid = PodRef::of(pod).uid;
+        if gated.is_some_and(|gates| !gates.is_empty()) && self.workers.is_known(&uid) {
+            // What others say of a readiness gate decides whether the pod is ready.
+            self.send(pod, UpdateKind::Sync);
+        }
+        self.compare_status(&uid);
+    }
+
+    fn mirror_changed(&mut self, mirror: &Arc<Pod>, op: Op) {
+        if op == Op::Remove {
+            self.parts.desired.remove_mirror(&PodRef::of(mirror));
+        } else if let Some(uid) = self.parts.desired.put_mirror(mirror) {
+            self.compare_status(&uid);
+        }
+    }
+
+    fn compare_status(&self, uid: &PodUid) {
+        if let Some(sender) = &self.parts.sender {
+            sender.reconcile(uid);
+        }
     }
 
     /// Ends pods that nobody wants and that run under the name of a static pod: it waits for them.
@@ -254,7 +303,10 @@ impl SyncLoop {
     /// The source that brought the pod has let it go; no other can claim it.
     fn pod_removed(&mut self, pod: &Arc<Pod>) {
         let uid = PodRef::of(pod).uid;
-        self.parts.desired.remove(&uid);
+        let stage = self.workers.stage(&uid);
+        let alive = stage.is_some_and(|s| s < Stage::Finished);
+        self.parts.desired.remove(pod, alive);
+        self.door.gone(&uid);
         if self.workers.is_known(&uid) {
             self.send(pod, UpdateKind::Kill);
         }
@@ -367,6 +419,8 @@ impl SyncLoop {
             Some(Stage::Finished) | None => {
                 self.wakes.clear(&uid);
                 self.ended.remove(&uid);
+                self.parts.desired.ended(&uid);
+                self.room_was_made(&uid);
                 self.tidy();
                 self.housekeeping.soon();
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use krablet_agent::{Agent, AgentConfig, AgentDeps, AgentHandle};
+use krablet_agent::{Agent, AgentConfig, AgentDeps, AgentHandle, DoorDeps};
 use krablet_core::gc::GcPolicy;
 use krablet_core::logs::RotationPolicy;
 use krablet_core::restart::RestartGates;
@@ -26,7 +26,7 @@ use krablet_pod::marks::PodSource;
 use krablet_pod::paths::RootDir;
 use krablet_runtime::rotation::RotationConfig;
 use krablet_runtime::{PodRuntime, RuntimeDeps};
-use krablet_sim::{SimNet, SimOptions, SimRuntime};
+use krablet_sim::{SimNet, SimOptions, SimRuntime, roomy_node};
 use krablet_sources::SourceSet;
 use krablet_testbed::{images, rss};
 use krablet_volumes::VolumesConfig;
@@ -212,6 +212,8 @@ impl World {
             net: Arc::new(SimNet::new(Arc::new(|_| true))),
             clock: Arc::new(SystemClock),
             recorder: Recorder::new(|| SystemClock.now()),
+            door: DoorDeps::of(roomy_node()),
+            cluster: None,
         }
     }
 }

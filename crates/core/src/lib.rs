@@ -3,11 +3,14 @@
 //! handed in; what to do comes out.
 
 pub mod actions;
+pub mod admission;
 pub mod backoff;
 pub mod gc;
 pub mod logs;
 pub mod merge;
+pub mod mirror;
 pub mod mono;
+pub mod patch;
 pub mod probe;
 pub mod restart;
 pub mod start;

@@ -1,6 +1,8 @@
 //! Events about pods and the node, in the kubelet's reasons and wording. Recording never blocks
-//! the work and never grows without bound: a ring keeps the newest, the log gets each once.
+//! the work and never grows without bound: a ring keeps the newest, the log gets each once. The
+//! [`sink`] brings them to the API server.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 pub mod reason;
+pub mod sink;
 
 /// How many events the ring holds.
 pub const RING_CAPACITY: usize = 1024;
@@ -71,7 +74,7 @@ pub struct Event {
     pub count: u32,
     pub subject: Subject,
     pub kind: Kind,
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     pub message: String,
 }
 
@@ -99,22 +102,32 @@ impl Recorder {
         }
     }
 
-    pub fn normal(&self, subject: Subject, reason: &'static str, message: impl Into<String>) {
-        self.record(subject, Kind::Normal, reason, message.into());
+    pub fn normal(
+        &self,
+        subject: Subject,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) {
+        self.record(subject, Kind::Normal, reason.into(), message.into());
     }
 
-    pub fn warning(&self, subject: Subject, reason: &'static str, message: impl Into<String>) {
-        self.record(subject, Kind::Warning, reason, message.into());
+    pub fn warning(
+        &self,
+        subject: Subject,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) {
+        self.record(subject, Kind::Warning, reason.into(), message.into());
     }
 
-    fn record(&self, subject: Subject, kind: Kind, reason: &'static str, mut message: String) {
+    fn record(&self, subject: Subject, kind: Kind, reason: Cow<'static, str>, mut message: String) {
         if message.len() > MAX_MESSAGE {
             let cut = (0..=MAX_MESSAGE)
                 .rev()
                 .find(|i| message.is_char_boundary(*i));
             message.truncate(cut.unwrap_or_default());
         }
-        log(&subject, kind, reason, &message);
+        log(&subject, kind, &reason, &message);
         let now = (self.clock)();
         let sequence = {
             let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,7 +155,7 @@ impl Ring {
         now: Timestamp,
         subject: Subject,
         kind: Kind,
-        reason: &'static str,
+        reason: Cow<'static, str>,
         message: String,
     ) -> u64 {
         self.sequence += 1;

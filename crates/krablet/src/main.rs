@@ -1,5 +1,6 @@
 //! The krablet binary: the node agent, and a few commands that talk to a running one.
 
+mod cluster;
 mod commands;
 mod lock;
 mod logging;

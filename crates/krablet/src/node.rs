@@ -19,7 +19,7 @@ use krablet_core::worker::Periods;
 use krablet_cri::{CallLog, Deadlines, Endpoint, ImageClient, RuntimeClient, RuntimeService};
 use krablet_events::{Recorder, Subject, reason};
 use krablet_linux::{
-    CgroupDriver, CgroupVersion, HostCgroups, HostFiles, HostMounts, SystemClock, WallClock,
+    CgroupDriver, CgroupVersion, Files, HostCgroups, HostFiles, HostMounts, SystemClock, WallClock,
 };
 use krablet_manifest::Place;
 use krablet_net::HostNet;
@@ -39,6 +39,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use crate::cluster::{self, Ground};
 use crate::view::{AgentView, Facts};
 use crate::{control_socket, lock, machine, run_once};
 
@@ -53,11 +54,6 @@ struct Machine {
 /// Runs the agent until SIGTERM or SIGINT, or until a run-once has ended.
 pub async fn run(loaded: Loaded) -> Result<ExitCode> {
     let config = &loaded.config;
-    if !loaded.flags.kubeconfig.is_empty() || !loaded.flags.bootstrap_kubeconfig.is_empty() {
-        bail!(
-            "this version of krablet runs standalone: start it without --kubeconfig and --bootstrap-kubeconfig"
-        );
-    }
     let machine = Machine {
         name: machine::node_name(&loaded.flags.hostname_override)?,
         ips: machine::host_ips(&loaded.flags.node_ip)?,
@@ -75,23 +71,48 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
     let runtime_name = runtime_name(&client).await;
     let cgroups = cgroups(config, &client).await?;
     check_host(config, &cgroups)?;
+    let files: Arc<dyn Files> = Arc::new(HostFiles);
+    let mut tasks = JoinSet::new();
+    let ground = Ground {
+        loaded: &loaded,
+        name: &machine.name,
+        host_ips: &machine.ips,
+        root: &root,
+        files: files.clone(),
+        clock: clock.clone(),
+        recorder: recorder.clone(),
+        runtime: client.clone(),
+        images: images.clone(),
+        seed: fresh_seed(),
+    };
+    let (joined, door, ties) = match cluster::is_wanted(&loaded) {
+        true => {
+            let (joined, door, ties) = cluster::join(&ground, &mut tasks).await?;
+            (Some(joined), door, Some(ties))
+        }
+        false => (None, cluster::alone(&ground, &mut tasks).await?, None),
+    };
     let deps = AgentDeps {
         runtime: Arc::new(client),
         images: Arc::new(images),
-        files: Arc::new(HostFiles),
+        files,
         mounts: Arc::new(HostMounts),
         cgroups: cgroups.clone(),
         net: Arc::new(HostNet::new().context("cannot set up TLS")?),
         clock: clock.clone(),
         recorder: recorder.clone(),
+        door,
+        cluster: joined,
     };
     let agent_config = agent_config(&loaded, &machine, &root, runtime_name, &cgroups)?;
     let sources = agent_config.sources.clone();
     let (agent, handle) = Agent::build(agent_config, deps.clone());
     recorder.normal(Subject::Node, reason::STARTING, "Starting krablet.");
 
-    let mut tasks = JoinSet::new();
     tasks.spawn(agent.run());
+    if let Some(ties) = ties {
+        ties.spawn(&handle, &mut tasks);
+    }
     start_sources(config, &machine, &root, &deps, &handle, &mut tasks);
     let view = Arc::new(AgentView::new(
         handle.clone(),
@@ -242,6 +263,9 @@ fn agent_config(
     }
     if !config.sources.static_pod_url.is_empty() {
         sources.insert(PodSource::Http);
+    }
+    if cluster::is_wanted(loaded) {
+        sources.insert(PodSource::Api);
     }
     Ok(AgentConfig {
         observer: ObserverConfig::default(),
@@ -412,7 +436,8 @@ fn start_sources(
         );
         tasks.spawn(source.run(handle.sets.clone()));
     }
-    if sources.static_pod_path.is_empty() && sources.static_pod_url.is_empty() {
+    let none = sources.static_pod_path.is_empty() && sources.static_pod_url.is_empty();
+    if none && deps.cluster.is_none() {
         warn!("Neither staticPodPath nor staticPodURL is set: this node will run no pods");
     }
 }

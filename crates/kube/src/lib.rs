@@ -2,10 +2,21 @@
 //! speaks to [`Api`]; the real one is an HTTP/2 client, a simulated one stands in tests.
 
 mod api;
+pub mod client;
+pub mod credentials;
 mod error;
+pub mod kubeconfig;
+mod limiter;
 pub mod paths;
+pub mod reflector;
+mod single;
 mod typed;
 
 pub use api::{Api, Call, PatchKind, Priority, Verb, Watch};
+pub use client::{HttpApi, HttpApiConfig, Server, Trust};
+pub use credentials::{Credentials, Identity, IdentityReceiver, load_identity};
 pub use error::ApiError;
+pub use kubeconfig::{Kubeconfig, KubeconfigError};
+pub use limiter::{Backoff, Rate};
+pub use reflector::{Reach, Reflector, ReflectorConfig, Sink, drop_managed_fields};
 pub use typed::{Kube, WatchEvent, decode_watch_line};

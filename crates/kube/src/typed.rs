@@ -56,7 +56,12 @@ impl Kube {
     }
 
     /// Deletes an object if it still is the one of this UID. Gone already is as good.
-    pub async fn delete(&self, path: String, uid: &str, grace_seconds: i64) -> Result<(), ApiError> {
+    pub async fn delete(
+        &self,
+        path: String,
+        uid: &str,
+        grace_seconds: i64,
+    ) -> Result<(), ApiError> {
         let options = serde_json::json!({
             "kind": "DeleteOptions",
             "apiVersion": "v1",
@@ -119,10 +124,13 @@ pub fn decode_watch_line<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<
         "ADDED" => decode(object).map(WatchEvent::Added),
         "MODIFIED" => decode(object).map(WatchEvent::Modified),
         "DELETED" => decode(object).map(WatchEvent::Deleted),
-        "BOOKMARK" => decode::<Versioned>(object)
-            .map(|v| WatchEvent::Bookmark(v.metadata.resource_version)),
+        "BOOKMARK" => {
+            decode::<Versioned>(object).map(|v| WatchEvent::Bookmark(v.metadata.resource_version))
+        }
         "ERROR" => Err(ApiError::from_watch(object)),
-        other => Err(ApiError::Decode(format!("unknown kind of change {other:?}"))),
+        other => Err(ApiError::Decode(format!(
+            "unknown kind of change {other:?}"
+        ))),
     }
 }
 

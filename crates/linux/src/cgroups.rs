@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use krablet_pod::PodUid;
 use krablet_pod::qos::QosClass;
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+use tracing::warn;
 
 use crate::cgroup_names::{CLASSES, CgroupDriver, CgroupNames};
 use crate::failure::{blocking, naming};
@@ -15,6 +18,10 @@ use crate::mountinfo::{self, MountInfo};
 
 /// Where every distribution mounts cgroups.
 const MOUNT: &str = "/sys/fs/cgroup";
+/// How often a cgroup is emptied by force before its removal is given up for now.
+const KILLS: usize = 10;
+/// What a killed process may need to be gone.
+const KILL_PAUSE: Duration = Duration::from_millis(20);
 /// `CGROUP2_SUPER_MAGIC`.
 const UNIFIED_MAGIC: i64 = 0x6367_7270;
 
@@ -127,12 +134,26 @@ impl Cgroups for HostCgroups {
 
     async fn remove(&self, uid: &PodUid, qos: QosClass) -> io::Result<()> {
         let dirs = self.pod_dirs(uid, qos);
-        blocking(move || {
-            // One hierarchy that refuses does not keep the others.
-            let results: Vec<io::Result<()>> = dirs.iter().map(|dir| remove_below(dir)).collect();
-            results.into_iter().collect()
-        })
-        .await
+        let attempt = async |force: bool| {
+            let dirs = dirs.clone();
+            blocking(move || {
+                if force {
+                    dirs.iter().try_for_each(|dir| kill_below(dir))?;
+                }
+                remove_all(&dirs)
+            })
+            .await
+        };
+        let mut removed = attempt(false).await;
+        for _ in 0..KILLS {
+            let busy = |e: &io::Error| e.kind() == io::ErrorKind::ResourceBusy;
+            if !removed.as_ref().is_err_and(busy) {
+                break;
+            }
+            removed = attempt(true).await;
+            tokio::time::sleep(KILL_PAUSE).await;
+        }
+        removed
     }
 
     async fn list_pods(&self) -> io::Result<Vec<(PodUid, QosClass)>> {
@@ -182,16 +203,47 @@ fn child_names(dir: &Path) -> io::Result<Vec<String>> {
 
 /// Children before parents, by `rmdir` alone: the control files in a cgroup go with it.
 fn remove_below(top: &Path) -> io::Result<()> {
+    let found = all_below(top)?;
+    found
+        .iter()
+        .rev()
+        .try_for_each(|dir| crate::disk::remove_dir(dir))
+}
+
+/// A cgroup and all below it, from the top down.
+fn all_below(top: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = vec![top.to_owned()];
     let mut next = 0;
     while let Some(dir) = found.get(next).cloned() {
         found.extend(child_names(&dir)?.into_iter().map(|n| dir.join(n)));
         next += 1;
     }
-    found
-        .iter()
-        .rev()
-        .try_for_each(|dir| crate::disk::remove_dir(dir))
+    Ok(found)
+}
+
+/// One hierarchy that refuses does not keep the others.
+fn remove_all(dirs: &[PathBuf]) -> io::Result<()> {
+    let results: Vec<io::Result<()>> = dirs.iter().map(|dir| remove_below(dir)).collect();
+    results.into_iter().collect()
+}
+
+/// Kills what is left in the cgroup of a pod that has ended. A runtime whose start of a container was
+/// cut off may have forgotten a process of it there.
+fn kill_below(top: &Path) -> io::Result<()> {
+    for dir in all_below(top)? {
+        let procs = match std::fs::read_to_string(dir.join("cgroup.procs")) {
+            Ok(procs) => procs,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(naming("read processes of", &dir)(e)),
+        };
+        let pids = procs.lines().filter_map(|line| line.parse().ok());
+        for pid in pids.filter_map(Pid::from_raw) {
+            warn!(pid = pid.as_raw_nonzero().get(), cgroup = %dir.display(), "Killing a process that outlived its pod");
+            // Gone by itself is as good.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -205,6 +257,37 @@ mod tests {
             version: CgroupVersion::V1,
             hierarchies: dirs.iter().map(|d| d.to_path_buf()).collect(),
         }
+    }
+
+    /// Needs cgroups of this machine that may be written to; without them there is nothing to see.
+    #[tokio::test]
+    async fn a_process_that_outlived_its_pod_is_killed() {
+        let parent = ["pids", "unified", ""].map(|h| Path::new(MOUNT).join(h));
+        let parent = parent.iter().find(|p| p.join("cgroup.procs").exists());
+        let name = format!("krablet-test-{}", std::process::id());
+        let Some(top) = parent.map(|p| p.join(&name)) else {
+            return;
+        };
+        let uid = PodUid::from("u");
+        let cgroups = over(&[&top], CgroupDriver::Cgroupfs);
+        let dirs = cgroups.pod_dirs(&uid, QosClass::BestEffort);
+        let inner = dirs[0].join("container");
+        if fs::create_dir_all(&inner).is_err() {
+            return;
+        }
+        let mut child = std::process::Command::new("sleep")
+            .arg("3600")
+            .spawn()
+            .unwrap();
+        fs::write(inner.join("cgroup.procs"), child.id().to_string()).unwrap();
+        let removed = cgroups.remove(&uid, QosClass::BestEffort).await;
+        let ended = child.try_wait();
+        let _ = child.kill();
+        let _ = child.wait();
+        remove_below(&top).unwrap();
+        removed.unwrap();
+        assert!(matches!(ended, Ok(Some(_))), "{ended:?}");
+        assert!(!inner.exists());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The vocabulary of a node: what a pod is called, what marks it carries, what the runtime was
 //! seen to hold of it. Every other room speaks these words; this room knows none of them.
 
+pub mod allocation;
 pub mod containers;
 pub mod hash;
 pub mod identity;
@@ -10,7 +11,9 @@ pub mod observed;
 pub mod paths;
 pub mod qos;
 pub mod quantity;
+pub mod resources;
 
+pub use allocation::{AdmittedPods, Allocation};
 pub use identity::{ContainerId, FullName, PodRef, PodUid, SandboxId, Ticket};
 pub use k8s_openapi::api::core::v1 as api;
 pub use quantity::Quantity;

@@ -45,7 +45,7 @@ impl From<&Event> for EventLine {
             last_seen: e.last_seen.to_string(),
             count: e.count,
             kind: e.kind.as_str().to_owned(),
-            reason: e.reason.to_owned(),
+            reason: e.reason.to_string(),
             object: e
                 .subject
                 .pod()

@@ -25,6 +25,7 @@ pub use clock::SimClock;
 pub use laws::{Broken, Law};
 pub use mutation::Mutation;
 pub use net::{Answers, SimNet};
+pub use node::roomy_node;
 pub use runtime::{
     CallInfo, Calm, Fate, Instance, KILLED, Life, Machine, Occurrence, Plan, Sandbox, SimOptions,
     SimRuntime, Weather,

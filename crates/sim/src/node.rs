@@ -9,7 +9,8 @@ use std::{fmt, io};
 
 use async_trait::async_trait;
 use jiff::tz::TimeZone;
-use krablet_agent::{AgentConfig, AgentDeps};
+use krablet_agent::{AgentConfig, AgentDeps, DoorDeps};
+use krablet_core::admission::NodeView;
 use krablet_core::gc::GcPolicy;
 use krablet_core::logs::RotationPolicy;
 use krablet_core::restart::RestartGates;
@@ -19,10 +20,10 @@ use krablet_events::Recorder;
 use krablet_linux::fake::{MemoryCgroups, MemoryFiles};
 use krablet_linux::{Cgroups, EntryKind, Mounts, WallClock};
 use krablet_observer::ObserverConfig;
-use krablet_pod::PodUid;
 use krablet_pod::marks::PodSource;
 use krablet_pod::paths::{self, RootDir};
 use krablet_pod::qos::QosClass;
+use krablet_pod::{PodUid, Quantity};
 use krablet_runtime::rotation::RotationConfig;
 use krablet_runtime::{
     DnsSettings, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings, RuntimeConfig,
@@ -104,6 +105,8 @@ impl Node {
             net: Arc::new(self.net.clone()),
             clock: Arc::new(self.clock.clone()),
             recorder: Recorder::new(move || clock.now()),
+            door: DoorDeps::of(roomy_node()),
+            cluster: None,
         }
     }
 
@@ -188,6 +191,18 @@ impl Cgroups for SimCgroups {
 
     async fn list_pods(&self) -> io::Result<Vec<(PodUid, QosClass)>> {
         self.cgroups.list_pods().await
+    }
+}
+
+/// A node on which there is room for every pod.
+pub fn roomy_node() -> NodeView {
+    let plenty = ["cpu", "memory", "ephemeral-storage", "pods"];
+    let plenty = plenty.map(|name| (name.to_owned(), Quantity::from_millis(1 << 50)));
+    NodeView {
+        name: "node".to_owned(),
+        allocatable: plenty.into(),
+        os: "linux".to_owned(),
+        ..NodeView::default()
     }
 }
 

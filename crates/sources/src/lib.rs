@@ -1,9 +1,10 @@
-//! Where desired pods come from: a directory or file of manifests, a URL. Each source delivers its
-//! whole set whenever it may have changed; one merge turns the sets into ordered updates.
+//! Where desired pods come from: a directory or file of manifests, a URL, the API server. Each source
+//! delivers its whole set whenever it may have changed; one merge turns the sets into ordered updates.
 //!
-//! The API server and the checkpoint of an earlier life join here: a source is whatever sends
-//! [`SourceSet`]s into [`Sources::sets`].
+//! A source is whatever sends [`SourceSet`]s to the merge; so the pods an earlier life of the agent
+//! remembers join here, too.
 
+mod api;
 mod file;
 mod http;
 mod watch;
@@ -19,6 +20,7 @@ use krablet_pod::api::Pod;
 use krablet_pod::marks::PodSource;
 use tokio::sync::mpsc;
 
+pub use api::ApiSource;
 pub use file::{FileSource, FileSourceConfig};
 pub use http::{UrlSource, UrlSourceConfig};
 pub use watch::{DirectoryWatch, InotifyWatch, WatchStream};

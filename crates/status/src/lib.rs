@@ -1,5 +1,6 @@
 //! The statuses of pods: what this node says of each. Every change goes through the accept rules of
-//! the core, so a status never goes back; readers get snapshots and a bell that rings on change.
+//! the core, so a status never goes back; readers get snapshots and a bell that rings on change. The
+//! [`sender`] brings them to the API server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +12,8 @@ use krablet_pod::api::{Pod, PodStatus};
 use krablet_pod::{ContainerId, PodRef, PodUid};
 use tokio::sync::watch;
 use tracing::error;
+
+pub mod sender;
 
 /// A status as it stands, with the number of changes it has seen.
 #[derive(Clone, Debug)]

@@ -158,7 +158,7 @@ impl Bed {
 
     /// Starts containerd and waits until its CRI service answers and is ready.
     pub async fn start_containerd(&self) -> Result<()> {
-        let pid = self.ask("start").await?;
+        let pid = self.ask("start containerd").await?;
         self.containerd
             .store(pid.parse().context("pid of containerd")?, Ordering::Relaxed);
         self.wait_ready().await
@@ -167,13 +167,13 @@ impl Bed {
     /// Stops containerd as a service manager would; shims and containers go on.
     pub async fn stop_containerd(&self) -> Result<()> {
         self.containerd.store(0, Ordering::Relaxed);
-        self.ask("stop").await.map(drop)
+        self.ask("stop containerd").await.map(drop)
     }
 
     /// Ends containerd with SIGKILL; shims and containers go on.
     pub async fn kill_containerd(&self) -> Result<()> {
         self.containerd.store(0, Ordering::Relaxed);
-        self.ask("kill").await.map(drop)
+        self.ask("kill containerd").await.map(drop)
     }
 
     /// The process id of containerd, if it runs.

@@ -107,7 +107,7 @@ pub fn lock_path(name: &str) -> Result<PathBuf> {
 pub fn entry(name: &str, key: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let root = root()?;
     let short = key.get(..16).unwrap_or(key);
-    let done = root.join(format!("{name}-{short}"));
+    let done = place(name, key)?;
     if done.is_dir() {
         note_use(&done);
         return Ok(done);
@@ -135,6 +135,16 @@ pub fn entry(name: &str, key: &str, make: impl FnOnce(&Path) -> Result<()>) -> R
         start.elapsed().as_secs_f32()
     ));
     Ok(done)
+}
+
+/// Whether [`entry`] would find that content made.
+pub fn has(name: &str, key: &str) -> Result<bool> {
+    Ok(place(name, key)?.is_dir())
+}
+
+fn place(name: &str, key: &str) -> Result<PathBuf> {
+    let short = key.get(..16).unwrap_or(key);
+    Ok(root()?.join(format!("{name}-{short}")))
 }
 
 /// An entry that nobody used for this long goes when another of its name is made.

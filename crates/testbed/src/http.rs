@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// More than any answer a test asks for.
@@ -19,19 +19,29 @@ pub struct Response {
 /// Gets `path` from `address` (host and port), within ten seconds.
 pub async fn get(address: &str, path: &str) -> Result<Response> {
     let ask = async {
-        let mut stream = TcpStream::connect(address).await?;
+        let stream = TcpStream::connect(address).await?;
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.take(LIMIT).read_to_end(&mut answer).await?;
-        parse(&answer)
+        exchange(stream, &request).await
     };
     let answer = tokio::time::timeout(Duration::from_secs(10), ask).await;
     answer
         .context("no answer in time")
         .flatten()
         .with_context(|| format!("GET {address}{path}"))
+}
+
+/// Sends a request that asks for the connection to be closed, and reads the answer.
+pub(crate) async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: &str,
+) -> Result<Response> {
+    stream.write_all(request.as_bytes()).await?;
+    // Not all of it may have left yet when there is encryption in between.
+    stream.flush().await?;
+    let mut answer = Vec::new();
+    stream.take(LIMIT).read_to_end(&mut answer).await?;
+    parse(&answer)
 }
 
 fn parse(answer: &[u8]) -> Result<Response> {

@@ -177,7 +177,7 @@ fn tool() -> Result<PathBuf> {
             .flat_map(|(name, text)| [name.as_bytes(), text]),
     );
     cache::entry("tool", &key, |dir| {
-        parts::go_build(&source, "-s -w", &dir.join("tool"), ".")
+        parts::go_build(&source, "-s -w", &dir.join("tool"), &["."])
     })
 }
 

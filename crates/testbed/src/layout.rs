@@ -77,7 +77,7 @@ pub fn claim() -> Result<Place> {
 }
 
 /// Four characters that differ from bed to bed.
-fn unique() -> String {
+pub fn unique() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -110,7 +110,7 @@ fn routed(table: &str, subnet: Ipv4Addr) -> bool {
     })
 }
 
-/// Writes the keeper's spec, containerd's configuration and the network's.
+/// Writes the keeper's spec, containerd's command line and configuration and the network's.
 pub fn write_files(place: &Place, bins: &Bins, options: &BedOptions) -> Result<()> {
     let dir = &place.dir;
     for sub in ["root", "state", "s", "cni", "ipam", "certs.d", "opt"] {
@@ -125,14 +125,19 @@ pub fn write_files(place: &Place, bins: &Bins, options: &BedOptions) -> Result<(
         containerd_config(dir, bins, options)?,
     )?;
     let spec = format!(
-        "registry={}\nbridge={}\nnetwork={}\ncgroup={}\ncontainerd={}\npath={}\n",
+        "registry={}\nbridge={}\nnetwork={}\ncgroup={}\npath={}\n",
         cache::lock_path("beds")?.display(),
         bridge(&place.name),
         network(&place.name),
         cgroup(&place.name),
-        bins.path("containerd")?.display(),
         bins.path_variable(),
     );
+    let command = format!(
+        "program={}\narg=--config\narg={}\n",
+        bins.path("containerd")?.display(),
+        dir.join("containerd.toml").display(),
+    );
+    fs::write(dir.join("containerd.command"), command)?;
     Ok(fs::write(dir.join("bed.spec"), spec)?)
 }
 

@@ -1,4 +1,4 @@
-//! What is still there of a bed, looked for without the keeper's own eyes.
+//! What is still there of a bed or a control plane, looked for without the keeper's own eyes.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::layout;
 
-/// Everything of the bed of that name that is left on the machine, one line each. Empty is clean.
+/// Everything of the bed or the control plane of that name that is left on the machine, one line each. Empty is clean.
 pub fn leftovers(name: &str) -> Vec<String> {
     let dir = layout::beds_root().join(name);
     let mut found = Vec::new();

@@ -1,6 +1,7 @@
 //! The test bed: real parts, brought up in isolation and taken down without a trace.
 //!
-//! [`Bed::up`] gives a test a containerd of its own (root, state, socket, network, cgroup parent)
+//! [`Bed::up`] gives a test a containerd of its own (root, state, socket, network, cgroup parent),
+//! [`ControlPlane::up`] a cluster of its own for agents on beds to join, and [`eventually`] waits
 //! for a state with a deadline and a useful last word. [`vm`] boots a machine with systemd and
 //! cgroup v2 under software emulation. What all of this is made of is built on first use by
 //! [`parts`], [`packages`] and [`images`] and kept in a cache outside the source tree.
@@ -14,6 +15,7 @@ mod agent;
 mod archive;
 mod bed;
 mod cache;
+mod control_plane;
 mod eventually;
 mod http;
 pub mod images;
@@ -31,6 +33,9 @@ pub mod vm;
 pub use agent::{Home, Krablet, KrabletOptions, program as krablet_program};
 pub use bed::{Bed, BedOptions, Containerd};
 pub use cache::root as cache_root;
+pub use control_plane::{
+    ClientCertificate, Component, ControlPlane, ControlPlaneOptions, Kubeconfig, Pair, Trust, User,
+};
 pub use eventually::{eventually, eventually_or};
 pub use http::{Response, get};
 pub use keeper::sweep;

@@ -162,10 +162,17 @@ impl Bins {
 
 /// Builds what is missing and says where everything is. Blocks; the first time for minutes.
 pub fn ensure(parts: &[Part]) -> Result<Bins> {
-    let dirs = parts
+    let plans: Vec<Plan> = parts
         .iter()
-        .map(|part| ensure_one(*part))
+        .map(|part| Plan::of(*part))
         .collect::<Result<_>>()?;
+    let mut modules: Vec<&str> = parts.iter().map(|part| part.module()).collect();
+    modules.sort_unstable();
+    modules.dedup();
+    for module in modules {
+        build_together(module, &plans)?;
+    }
+    let dirs = plans.iter().map(ensure_one).collect::<Result<_>>()?;
     Ok(Bins { dirs })
 }
 
@@ -213,32 +220,110 @@ pub fn with_debian_containerd(bins: Bins) -> Result<Bins> {
     Ok(bins.preferring(dir))
 }
 
-fn ensure_one(part: Part) -> Result<PathBuf> {
-    let module = cache::sources().join("parts").join(part.module());
-    let read = |name: &str| {
-        let path = module.join(name);
-        std::fs::read(&path).with_context(|| format!("reading {}", path.display()))
+/// How a part is built, and the key that its result is kept under.
+struct Plan {
+    part: Part,
+    source: PathBuf,
+    commands: Vec<(&'static str, String)>,
+    key: String,
+}
+
+impl Plan {
+    fn of(part: Part) -> Result<Self> {
+        let source = cache::sources().join("parts").join(part.module());
+        let read = |name: &str| {
+            let path = source.join(name);
+            std::fs::read(&path).with_context(|| format!("reading {}", path.display()))
+        };
+        let (requirements, sums) = (read("go.mod")?, read("go.sum")?);
+        let commands = part.commands();
+        let flags = part.ldflags();
+        let names: Vec<&str> = commands
+            .iter()
+            .map(|(_, package)| package.as_str())
+            .collect();
+        let names = names.join(" ");
+        let key = cache::digest([&requirements, &sums, flags.as_bytes(), names.as_bytes()]);
+        Ok(Self {
+            part,
+            source,
+            commands,
+            key,
+        })
+    }
+
+    fn packages(&self) -> impl Iterator<Item = &str> {
+        self.commands.iter().map(|(_, package)| package.as_str())
+    }
+
+    fn is_built(&self) -> Result<bool> {
+        cache::has(self.part.name(), &self.key)
+    }
+}
+
+/// Builds all that is missing of a module in one go when that is several binaries: the compiler has
+/// the whole graph before it then, and no processor waits for the linker.
+fn build_together(module: &str, plans: &[Plan]) -> Result<()> {
+    let missing = || -> Result<Vec<&Plan>> {
+        let mut missing = Vec::new();
+        for plan in plans.iter().filter(|plan| plan.part.module() == module) {
+            if !plan.is_built()? {
+                missing.push(plan);
+            }
+        }
+        Ok(missing)
     };
-    let (requirements, sums) = (read("go.mod")?, read("go.sum")?);
-    let commands = part.commands();
-    let flags = part.ldflags();
-    let names: Vec<&str> = commands
-        .iter()
-        .map(|(_, package)| package.as_str())
-        .collect();
-    let names = names.join(" ");
-    let key = cache::digest([&requirements, &sums, flags.as_bytes(), names.as_bytes()]);
-    cache::entry(part.name(), &key, |dir| {
-        for (name, package) in &commands {
+    if missing()?.is_empty() {
+        return Ok(());
+    }
+    let _alone = cache::lock(&format!("build-{module}"))?;
+    // Somebody else may have built them while this process waited.
+    let missing = missing()?;
+    let packages: Vec<&str> = missing.iter().flat_map(|plan| plan.packages()).collect();
+    let (Some(first), true) = (missing.first(), packages.len() > 1) else {
+        return Ok(());
+    };
+    let names: Vec<&str> = missing.iter().map(|plan| plan.part.name()).collect();
+    cache::progress(&format!("building {} with Go …", names.join(", ")));
+    let work = cache::root()?.join(format!(".{module}.build"));
+    if work.exists() {
+        std::fs::remove_dir_all(&work)?;
+    }
+    std::fs::create_dir_all(&work)?;
+    go_build(&first.source, &first.part.ldflags(), &work, &packages)?;
+    for plan in missing {
+        cache::entry(plan.part.name(), &plan.key, |dir| {
+            for (name, package) in &plan.commands {
+                // With several packages the compiler chooses the names: the last piece of each.
+                let built = package.rsplit('/').next().unwrap_or(name);
+                std::fs::rename(work.join(built), dir.join(name))
+                    .with_context(|| format!("{built} was not built"))?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(std::fs::remove_dir_all(&work)?)
+}
+
+fn ensure_one(plan: &Plan) -> Result<PathBuf> {
+    cache::entry(plan.part.name(), &plan.key, |dir| {
+        for (name, package) in &plan.commands {
             cache::progress(&format!("building {name} with Go"));
-            go_build(&module, &flags, &dir.join(name), package)?;
+            let flags = plan.part.ldflags();
+            go_build(&plan.source, &flags, &dir.join(name), &[package])?;
         }
         Ok(())
     })
 }
 
-/// A static binary from a package that the module in `module` requires or contains.
-pub(crate) fn go_build(module: &Path, ldflags: &str, output: &Path, package: &str) -> Result<()> {
+/// Static binaries from packages that the module in `module` requires or contains: one in the file
+/// `output`, or several in the directory of that name.
+pub(crate) fn go_build(
+    module: &Path,
+    ldflags: &str,
+    output: &Path,
+    packages: &[&str],
+) -> Result<()> {
     let mut go = Command::new("go");
     go.current_dir(module)
         .env("CGO_ENABLED", "0")
@@ -253,7 +338,7 @@ pub(crate) fn go_build(module: &Path, ldflags: &str, output: &Path, package: &st
             "-o",
         ])
         .arg(output)
-        .arg(package);
+        .args(packages);
     if Command::new("go").arg("version").output().is_err() {
         bail!("Go is not installed (no `go` in PATH); it builds the parts of the test bed");
     }

@@ -172,7 +172,7 @@ impl Cx<'_> {
     }
 }
 
-fn terminal_reason(phase: &str) -> Option<&'static str> {
+pub(super) fn terminal_reason(phase: &str) -> Option<&'static str> {
     match phase {
         SUCCEEDED => Some(POD_COMPLETED),
         FAILED => Some(POD_FAILED),

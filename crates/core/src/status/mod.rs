@@ -4,6 +4,7 @@
 //! stands. [`with_readiness`], [`with_started`] and [`terminate`] are the small changes between.
 
 mod accept;
+mod api;
 mod conditions;
 mod containers;
 mod phase;
@@ -27,6 +28,9 @@ use crate::restart::{self, RestartGates};
 use crate::start::StartErrors;
 
 pub use accept::{AcceptInputs, Accepted, accept, terminate, with_readiness, with_started};
+pub use api::{
+    MergeInputs, can_be_deleted, canonical, is_held_back, is_urgent, merge_for_api, needs_update,
+};
 pub use conditions::{condition, is_owned_condition};
 
 pub const PENDING: &str = "Pending";

@@ -7,6 +7,7 @@ use super::*;
 use crate::actions::testkit::{check_all, pod, seen, table};
 
 mod accepting;
+mod api;
 mod details;
 mod steady;
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use jiff::tz::TimeZone;
-use krablet_agent::{Agent, AgentConfig, AgentDeps};
+use krablet_agent::{Agent, AgentConfig, AgentDeps, DoorDeps};
 use krablet_config::FeatureGates;
 use krablet_core::gc::GcPolicy;
 use krablet_core::logs::RotationPolicy;
@@ -71,6 +71,8 @@ fn world() -> World {
         net: Arc::new(SimNet::new(Arc::new(|_| true))),
         clock: Arc::new(clock.clone()),
         recorder: recorder.clone(),
+        door: DoorDeps::of(krablet_sim::roomy_node()),
+        cluster: None,
     };
     let (agent, handle) = Agent::build(agent_config(), deps);
     let mut tasks = JoinSet::new();

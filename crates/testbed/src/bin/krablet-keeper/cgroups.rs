@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::family::Family;
-use crate::{Spec, list};
+use crate::{Pods, list};
 
 /// The cgroup of that path and all below it, in every hierarchy of the machine, deepest first.
 pub fn cgroups(path: &str) -> Vec<PathBuf> {
@@ -37,7 +37,7 @@ pub fn cgroups(path: &str) -> Vec<PathBuf> {
 }
 
 pub fn remove_cgroups(
-    spec: &Spec,
+    pods: &Pods,
     family: &Family,
     containers: &[(String, String)],
 ) -> Result<(), String> {
@@ -50,7 +50,7 @@ pub fn remove_cgroups(
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut pause = Duration::from_millis(2);
     loop {
-        let dirs: Vec<PathBuf> = cgroups(&spec.cgroup).into_iter().chain(stray()).collect();
+        let dirs: Vec<PathBuf> = cgroups(&pods.cgroup).into_iter().chain(stray()).collect();
         // A cgroup stays busy for a moment after its last process ended.
         let busy = dirs
             .iter()
@@ -60,7 +60,7 @@ pub fn remove_cgroups(
             break;
         }
         if Instant::now() > deadline {
-            return Err(format!("{busy} cgroups of {} stay", spec.cgroup));
+            return Err(format!("{busy} cgroups of {} stay", pods.cgroup));
         }
         family.pause(pause);
         pause = (pause * 2).min(Duration::from_millis(50));

@@ -1,10 +1,11 @@
-//! The keeper of one bed: it starts and stops that bed's containerd, and takes the whole bed down
-//! when told to or when the process that asked for the bed is gone, however it went.
+//! The keeper of one bed: it starts and stops that bed's programs (a containerd, or the components of
+//! a control plane), and takes the whole bed down when told to or when the process that asked for the
+//! bed is gone, however it went.
 //!
 //! It needs nothing but the standard library, so that the test bed can compile it in seconds with
 //! plain `rustc` and any test of any crate can rely on it. It speaks lines: a
-//! command on standard input (`start`, `stop`, `kill`, `down`), one `ok …` or `err …` line back. End
-//! of input means `down`. It is the subreaper of everything the bed starts, so a shim or a container
+//! command on standard input (`start NAME`, `stop NAME`, `kill NAME`, `down`), one `ok …` or `err …`
+//! line back. End of input means `down`. What NAME is, is written in `DIR/NAME.command`. It is the subreaper of everything the bed starts, so a shim or a container
 //! process that loses its parent becomes a child of the keeper and cannot escape it.
 //!
 //! `krablet-keeper tend DIR` keeps the bed described by `DIR/bed.spec`;
@@ -67,17 +68,18 @@ fn tend(dir: &Path) -> Result<(), String> {
     sys::become_subreaper();
     let _alive = lock_now(dir)?.ok_or("another keeper tends this bed")?;
     let family = Family::new();
-    let mut containerd = None;
+    let mut running = BTreeMap::new();
     reply("ok");
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { break };
-        let outcome = match line.trim() {
-            "start" => start(&spec, &family).map(|pid| {
-                containerd = Some(pid);
+        let (verb, name) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+        let outcome = match verb {
+            "start" => start(&spec, &family, name).map(|pid| {
+                running.insert(name.to_owned(), pid);
                 format!("ok {pid}")
             }),
-            "stop" => end(&family, containerd.take(), sys::SIGTERM),
-            "kill" => end(&family, containerd.take(), sys::SIGKILL),
+            "stop" => end(&family, name, running.remove(name), sys::SIGTERM),
+            "kill" => end(&family, name, running.remove(name), sys::SIGKILL),
             "down" => break,
             other => Err(format!("unknown command {other:?}")),
         };
@@ -95,17 +97,16 @@ fn tend(dir: &Path) -> Result<(), String> {
     }
 }
 
-fn start(spec: &Spec, family: &Family) -> Result<i32, String> {
+fn start(spec: &Spec, family: &Family, name: &str) -> Result<i32, String> {
+    let log = spec.dir.join(format!("{name}.log"));
     let log = File::options()
         .create(true)
         .append(true)
-        .open(spec.dir.join("containerd.log"))
-        .map_err(|e| format!("containerd.log: {e}"))?;
+        .open(&log)
+        .map_err(|e| format!("{}: {e}", log.display()))?;
     let err = log.try_clone().map_err(|e| e.to_string())?;
-    let mut command = Command::new(&spec.containerd);
+    let mut command = read_command(&spec.dir.join(format!("{name}.command")))?;
     command
-        .arg("--config")
-        .arg(spec.dir.join("containerd.toml"))
         .env("PATH", &spec.path)
         .env("KRABLET_BED", &spec.dir)
         .env_remove("NOTIFY_SOCKET")
@@ -115,11 +116,32 @@ fn start(spec: &Spec, family: &Family) -> Result<i32, String> {
     family.spawn(&mut command)
 }
 
-fn end(family: &Family, containerd: Option<i32>, signal: i32) -> Result<String, String> {
-    let pid = containerd.ok_or("containerd is not running")?;
+/// A command line as a file of lines: `program=PATH` first, then `env=NAME=VALUE` and `arg=TEXT`.
+fn read_command(file: &Path) -> Result<Command, String> {
+    let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let bad = |line: &str| format!("{}: {line:?} is not understood", file.display());
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default();
+    let program = first.strip_prefix("program=").ok_or_else(|| bad(first))?;
+    let mut command = Command::new(program);
+    for line in lines {
+        match line.split_once('=') {
+            Some(("arg", argument)) => command.arg(argument),
+            Some(("env", variable)) => {
+                let (name, value) = variable.split_once('=').ok_or_else(|| bad(line))?;
+                command.env(name, value)
+            }
+            _ => return Err(bad(line)),
+        };
+    }
+    Ok(command)
+}
+
+fn end(family: &Family, name: &str, pid: Option<i32>, signal: i32) -> Result<String, String> {
+    let pid = pid.ok_or_else(|| format!("{name} is not running"))?;
     sys::kill(pid, signal);
     if family.wait(pid, PATIENCE).is_none() {
-        return Err(format!("containerd {pid} does not end"));
+        return Err(format!("{name} {pid} does not end"));
     }
     Ok("ok".to_owned())
 }
@@ -160,11 +182,16 @@ struct Spec {
     dir: PathBuf,
     /// Held while beds come and go.
     registry: PathBuf,
+    /// Its pods' network and cgroups; a bed without pods has none.
+    pods: Option<Pods>,
+    path: String,
+}
+
+/// What the pods of a bed are attached to and sit in.
+struct Pods {
     bridge: String,
     network: String,
     cgroup: String,
-    containerd: PathBuf,
-    path: String,
 }
 
 impl Spec {
@@ -185,10 +212,14 @@ impl Spec {
         Ok(Self {
             dir: dir.to_owned(),
             registry: get("registry")?.into(),
-            bridge: get("bridge")?,
-            network: get("network")?,
-            cgroup: get("cgroup")?,
-            containerd: get("containerd")?.into(),
+            pods: match values.get("bridge") {
+                None => None,
+                Some(_) => Some(Pods {
+                    bridge: get("bridge")?,
+                    network: get("network")?,
+                    cgroup: get("cgroup")?,
+                }),
+            },
             path: get("path")?,
         })
     }
@@ -221,9 +252,11 @@ fn take_down(spec: &Spec, family: &Family) -> Result<(), String> {
     if let Err(why) = mounts::unmount_all(spec) {
         left.push(why);
     }
-    network::remove_interfaces(spec, family);
-    if let Err(why) = cgroups::remove_cgroups(spec, family, &containers) {
-        left.push(why);
+    if let Some(pods) = &spec.pods {
+        network::remove_interfaces(spec, pods, family);
+        if let Err(why) = cgroups::remove_cgroups(pods, family, &containers) {
+            left.push(why);
+        }
     }
     if left.is_empty() {
         // The bulk goes before the lock is taken that other beds wait for.

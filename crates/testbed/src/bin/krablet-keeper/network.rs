@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::family::Family;
-use crate::{Spec, list};
+use crate::{Pods, Spec, list};
 
-pub fn remove_interfaces(spec: &Spec, family: &Family) {
-    let bridge = Path::new("/sys/class/net").join(&spec.bridge);
+pub fn remove_interfaces(spec: &Spec, pods: &Pods, family: &Family) {
+    let bridge = Path::new("/sys/class/net").join(&pods.bridge);
     if !bridge.exists() {
         return;
     }
@@ -28,23 +28,27 @@ pub fn remove_interfaces(spec: &Spec, family: &Family) {
     for port in ports() {
         let _ = family.run(spec, None, "ip", &["link", "delete", &port]);
     }
-    let _ = family.run(spec, None, "ip", &["link", "delete", &spec.bridge]);
+    let _ = family.run(spec, None, "ip", &["link", "delete", &pods.bridge]);
 }
 
 /// Takes out the port mappings of the bed's network; with the last bed also the chains all share.
 pub fn remove_rules(spec: &Spec, family: &Family, last: bool) {
+    if spec.pods.is_none() && !last {
+        return;
+    }
     let Ok(saved) = family.run(spec, None, "iptables-save", &["-t", "nat"]) else {
         return;
     };
-    let batch = rules_to_remove(&saved, &spec.network, last);
+    let network = spec.pods.as_ref().map(|pods| pods.network.as_str());
+    let batch = rules_to_remove(&saved, network, last);
     if !batch.is_empty() {
         let _ = family.run(spec, Some(&batch), "iptables-restore", &["--noflush"]);
     }
 }
 
 /// The `iptables-restore` input that undoes what the network's port mappings added to the nat table.
-fn rules_to_remove(saved: &str, network: &str, last: bool) -> String {
-    let quoted = format!("\\\"{network}\\\"");
+fn rules_to_remove(saved: &str, network: Option<&str>, last: bool) -> String {
+    let quoted = network.map(|network| format!("\\\"{network}\\\""));
     let rules: Vec<&str> = saved
         .lines()
         .filter(|line| line.starts_with("-A "))
@@ -57,7 +61,7 @@ fn rules_to_remove(saved: &str, network: &str, last: bool) -> String {
     let mut chains: BTreeSet<String> = BTreeSet::new();
     let mut shared_in_use = false;
     for rule in &rules {
-        if rule.contains(&quoted) {
+        if quoted.as_ref().is_some_and(|name| rule.contains(name)) {
             removed.push(rule.replacen("-A ", "-D ", 1));
             chains.extend(
                 target(rule).filter(|chain| {
@@ -105,7 +109,7 @@ fn rules_to_remove(saved: &str, network: &str, last: bool) -> String {
 /// libcni keeps a result per attachment in a place of its own that no setting moves.
 pub fn remove_cni_cache(spec: &Spec, containers: &[(String, String)], last: bool) {
     let results = Path::new("/var/lib/cni/results");
-    let prefix = format!("{}-", spec.network);
+    let prefix = spec.pods.as_ref().map(|pods| format!("{}-", pods.network));
     for file in list(results) {
         let Some(name) = file
             .file_name()
@@ -114,7 +118,10 @@ pub fn remove_cni_cache(spec: &Spec, containers: &[(String, String)], last: bool
             continue;
         };
         // A runtime that calls the loopback plugin files its result under another network's name.
-        if name.starts_with(&prefix) || containers.iter().any(|(_, id)| name.contains(id.as_str()))
+        if prefix
+            .as_ref()
+            .is_some_and(|prefix| name.starts_with(prefix))
+            || containers.iter().any(|(_, id)| name.contains(id.as_str()))
         {
             let _ = fs::remove_file(file);
         }
@@ -147,7 +154,7 @@ COMMIT
 
     #[test]
     fn the_last_bed_takes_the_shared_chains_with_it() {
-        let batch = rules_to_remove(SAVED, "krablet-bed01", true);
+        let batch = rules_to_remove(SAVED, Some("krablet-bed01"), true);
         assert!(batch.contains("-D CNI-HOSTPORT-DNAT -m comment"));
         assert!(batch.contains("-X CNI-DN-aaa"));
         assert!(batch.contains("-D PREROUTING -m addrtype"));
@@ -158,7 +165,7 @@ COMMIT
     fn rules_of_others_and_their_chains_stay() {
         let saved = format!("{SAVED}{OTHER}");
         for last in [false, true] {
-            let batch = rules_to_remove(&saved, "krablet-bed01", last);
+            let batch = rules_to_remove(&saved, Some("krablet-bed01"), last);
             assert!(batch.contains("-X CNI-DN-aaa"));
             assert!(
                 !batch.contains("bbb")
@@ -166,6 +173,15 @@ COMMIT
                     && !batch.contains("PREROUTING")
             );
         }
-        assert_eq!(rules_to_remove("*nat\nCOMMIT\n", "krablet-bed01", true), "");
+        let nothing = rules_to_remove("*nat\nCOMMIT\n", Some("krablet-bed01"), true);
+        assert_eq!(nothing, "");
+    }
+
+    #[test]
+    fn a_bed_without_pods_takes_only_what_nobody_uses() {
+        assert_eq!(rules_to_remove(SAVED, None, true), "");
+        let unused = "*nat\n:CNI-HOSTPORT-DNAT - [0:0]\nCOMMIT\n";
+        assert!(rules_to_remove(unused, None, true).contains("-X CNI-HOSTPORT-DNAT"));
+        assert_eq!(rules_to_remove(unused, None, false), "");
     }
 }

@@ -63,7 +63,8 @@ fn members(spec: &Spec, known: &BTreeSet<i32>) -> BTreeSet<i32> {
         .filter(|(_, p)| p.marked)
         .map(|(pid, _)| *pid)
         .collect();
-    for cgroup in cgroups(&spec.cgroup) {
+    let held_by = spec.pods.iter().flat_map(|pods| cgroups(&pods.cgroup));
+    for cgroup in held_by {
         let _ = fs::write(cgroup.join("freezer.state"), "THAWED");
         let held = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
         members.extend(held.lines().filter_map(|pid| pid.parse::<i32>().ok()));

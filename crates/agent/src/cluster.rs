@@ -1,0 +1,176 @@
+//! The agent's ties to an API server: its pods come in, statuses, events and mirror pods go out.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use krablet_checkpoint::{DesiredPods as Remembered, Saver};
+use krablet_events::sink::{Sink, SinkConfig, SinkDeps};
+use krablet_kube::{Kube, Reflector};
+use krablet_linux::WallClock;
+use krablet_pod::api::{Node, Pod};
+use krablet_pod::marks::{self, PodSource};
+use krablet_pod::{PodRef, PodUid};
+use krablet_sources::{ApiSource, SourceSet};
+use krablet_status::sender::{ApiPods, Sender, SenderConfig, SenderDeps, SenderHandle};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::AgentHandle;
+use crate::accounts::Accounts;
+use crate::mirrors::Mirrors;
+use crate::pod_set::DesiredPods;
+
+/// What the agent needs of a cluster.
+#[derive(Clone)]
+pub struct Cluster {
+    pub kube: Kube,
+    pub node_name: String,
+    /// The Node object of this node, once it is known.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// Whether pods of the API server may be taken yet.
+    pub open: watch::Receiver<bool>,
+    /// What the API server wanted when this agent last knew.
+    pub remembered: Vec<Arc<Pod>>,
+    /// Where that is written down.
+    pub saver: Option<Saver<Remembered>>,
+    pub events: SinkConfig,
+    pub recorder: krablet_events::Recorder,
+}
+
+pub(crate) struct ClusterTasks {
+    pods: Reflector<Pod, ApiSource>,
+    reach: watch::Receiver<krablet_kube::Reach>,
+    remembered: SourceSet,
+    sets: mpsc::Sender<SourceSet>,
+    sender: Sender,
+    sender_handle: SenderHandle,
+    sink: Sink,
+    mirrors: Mirrors,
+}
+
+impl Cluster {
+    pub(crate) fn build(
+        self,
+        handle: &AgentHandle,
+        sources: &BTreeSet<PodSource>,
+        clock: &Arc<dyn WallClock>,
+        seed: u64,
+    ) -> (ClusterTasks, SenderHandle) {
+        let clock = clock.clone();
+        let (sender, sender_handle) = krablet_status::sender::build(
+            SenderConfig {
+                seed,
+                ..SenderConfig::default()
+            },
+            SenderDeps {
+                store: handle.status.clone(),
+                pods: Arc::new(KnownPods {
+                    desired: handle.desired.clone(),
+                    accounts: handle.accounts.clone(),
+                    sources: sources.clone(),
+                }),
+                kube: self.kube.clone(),
+                clock: Arc::new(move || clock.now()),
+            },
+        );
+        let source = ApiSource::new(handle.sets.clone(), self.open, self.saver);
+        let (pods, reach) = source.reflector(self.kube.api().clone(), &self.node_name, seed);
+        let desired = handle.desired.clone();
+        let sink = Sink::new(
+            self.events,
+            SinkDeps {
+                recorder: self.recorder,
+                kube: self.kube.clone(),
+                resource_version: Arc::new(move |uid| {
+                    desired.get(uid)?.metadata.resource_version.clone()
+                }),
+            },
+        );
+        let tasks = ClusterTasks {
+            pods,
+            reach,
+            remembered: SourceSet {
+                source: PodSource::Api,
+                pods: self.remembered,
+                restored: true,
+            },
+            sets: handle.sets.clone(),
+            sender,
+            sender_handle: sender_handle.clone(),
+            sink,
+            mirrors: Mirrors {
+                desired: handle.desired.clone(),
+                kube: self.kube,
+                node: self.node,
+                sources: sources.clone(),
+            },
+        };
+        (tasks, sender_handle)
+    }
+}
+
+impl ClusterTasks {
+    pub(crate) fn spawn(self, tasks: &mut JoinSet<()>) {
+        let Self {
+            pods,
+            mut reach,
+            remembered,
+            sets,
+            sender,
+            sender_handle,
+            sink,
+            mirrors,
+        } = self;
+        tasks.spawn(async move {
+            // Before the API server speaks: its first set says what of this still holds.
+            if !remembered.pods.is_empty() && sets.send(remembered).await.is_err() {
+                return;
+            }
+            pods.run().await;
+        });
+        tasks.spawn(sender.run());
+        tasks.spawn(sink.run());
+        tasks.spawn(mirrors.run());
+        tasks.spawn(async move {
+            while reach.changed().await.is_ok() {
+                if reach.borrow_and_update().is_reached() {
+                    sender_handle.reached();
+                }
+            }
+            std::future::pending().await
+        });
+    }
+}
+
+/// What the agent knows of the API server's pods.
+struct KnownPods {
+    desired: DesiredPods,
+    accounts: Accounts,
+    sources: BTreeSet<PodSource>,
+}
+
+impl ApiPods for KnownPods {
+    fn pod(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        self.desired
+            .get(uid)
+            .filter(|pod| PodSource::of(pod) == Some(PodSource::Api))
+    }
+
+    fn mirror_of(&self, static_uid: &PodUid) -> Option<Arc<Pod>> {
+        let pod = self.desired.get(static_uid)?;
+        let mirror = self.desired.mirror(&PodRef::of(&pod).full_name())?;
+        // One that stands for another manifest is on its way out.
+        let current = krablet_core::mirror::mirrors_well(&mirror, &pod);
+        (marks::is_static(&pod) && current).then_some(mirror)
+    }
+
+    fn could_have_running_containers(&self, uid: &PodUid) -> bool {
+        if self.desired.is_refused(uid) {
+            return false;
+        }
+        match self.accounts.may_run(uid) {
+            Some(may_run) => may_run,
+            None => !self.desired.sources_ready(&self.sources),
+        }
+    }
+}

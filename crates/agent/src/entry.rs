@@ -1,0 +1,83 @@
+//! Pods at the door: who is let in, who is refused, who has to make room.
+
+use std::sync::Arc;
+
+use krablet_core::admission::{self, Rejection, Verdict};
+use krablet_core::status;
+use krablet_core::worker::{KillRequest, Update, UpdateKind};
+use krablet_events::Subject;
+use krablet_pod::api::Pod;
+use krablet_pod::{PodRef, PodUid};
+use tracing::info;
+
+use crate::sync_loop::SyncLoop;
+
+impl SyncLoop {
+    /// Whether a worker may have the pod.
+    pub(crate) fn may_enter(&mut self, pod: &Arc<Pod>) -> bool {
+        let uid = PodRef::of(pod).uid;
+        let ends = pod.metadata.deletion_timestamp.is_some()
+            || pod.status.as_ref().is_some_and(status::is_terminal);
+        if ends || self.workers.is_known(&uid) {
+            return true;
+        }
+        if self.parts.desired.is_refused(&uid) {
+            return false;
+        }
+        match self.door.ask(pod) {
+            Verdict::Admit => true,
+            Verdict::Reject(rejection) => {
+                self.refuse(pod, &rejection);
+                false
+            }
+            Verdict::AdmitAfterPreempting(victims) => {
+                victims.iter().for_each(|victim| self.preempt(victim));
+                false
+            }
+        }
+    }
+
+    fn refuse(&mut self, pod: &Arc<Pod>, rejection: &Rejection) {
+        let pod_ref = PodRef::of(pod);
+        info!(pod = %pod_ref, podUID = %pod_ref.uid, reason = rejection.reason, message = rejection.message, "Pod was rejected");
+        self.parts.desired.refuse(&pod_ref.uid);
+        self.parts.recorder.warning(
+            Subject::Pod(pod_ref),
+            rejection.reason.clone(),
+            rejection.message.clone(),
+        );
+        let now = self.parts.clock.now();
+        let refused = admission::rejected_status(pod, rejection);
+        self.parts.status.update(pod, now, |_| refused);
+    }
+
+    /// Ends a pod so that a critical one finds room.
+    fn preempt(&mut self, victim: &PodUid) {
+        let Some(pod) = self.workers.spec(victim).cloned() else {
+            return;
+        };
+        self.parts.recorder.warning(
+            Subject::Pod(PodRef::of(&pod)),
+            admission::PREEMPTING,
+            admission::PREEMPTING_MESSAGE,
+        );
+        let update = Update {
+            kill: Some(KillRequest {
+                evicted: true,
+                status: Some(Arc::new(admission::preempted())),
+                ..KillRequest::default()
+            }),
+            ..Update::new(&pod, UpdateKind::Kill)
+        };
+        let effects = self.workers.update(update);
+        self.parts.accounts.note(victim, &self.workers);
+        self.carry_out(effects);
+    }
+
+    /// A pod has ended: those that waited for room are asked again.
+    pub(crate) fn room_was_made(&mut self, uid: &PodUid) {
+        for pod in self.door.ended(uid) {
+            self.pod_wanted(&pod, UpdateKind::Create);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The kubelet's own record of resources, read when a node is taken over and kept right while it
+//! is ours, so that it can be handed back.
+//!
+//! `allocated_pods_state` holds what each pod was admitted with, `actuated_pods_state` what its
+//! containers were started with. Both are `{"data":"<JSON>","checksum":n}`, the checksum being the
+//! 32-bit FNV-1a of the printed form of the string. A kubelet that finds one of them damaged does
+//! not start; one that finds no file starts with no record. Then running containers whose resize
+//! policy is RestartContainer may be restarted, since they seem to be of another size: a reason to
+//! write both, and to write them right.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use krablet_linux::Files;
+use krablet_pod::api::ResourceRequirements;
+use krablet_pod::hash::fnv1a32;
+use krablet_pod::{AdmittedPods, Allocation, PodUid, Quantity};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{CheckpointError, Flaw};
+use crate::file::{LastWritten, Loaded, load};
+use crate::saver::{Saved, Store};
+
+pub const ALLOCATED: &str = "allocated_pods_state";
+pub const ACTUATED: &str = "actuated_pods_state";
+
+#[derive(Serialize, Deserialize)]
+struct Envelope {
+    data: String,
+    checksum: u64,
+}
+
+/// Fields that other releases have are ignored, and those they lack are empty, as the kubelet does.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Data {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    entries: BTreeMap<PodUid, Entry>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Entry {
+    #[serde(rename = "ContainerResources")]
+    containers: Option<BTreeMap<String, ResourceRequirements>>,
+    #[serde(rename = "PodLevelResources")]
+    pod: Option<ResourceRequirements>,
+}
+
+/// What the pods were admitted with, from `<dir>/allocated_pods_state`. A damaged file is set aside,
+/// which also lets a kubelet start again.
+pub async fn allocated_pods(files: &dyn Files, dir: &Path) -> Loaded<AdmittedPods> {
+    read(files, &dir.join(ALLOCATED)).await
+}
+
+/// What the pods' containers were started with, from `<dir>/actuated_pods_state`.
+pub async fn actuated_pods(files: &dyn Files, dir: &Path) -> Loaded<AdmittedPods> {
+    read(files, &dir.join(ACTUATED)).await
+}
+
+async fn read(files: &dyn Files, path: &Path) -> Loaded<AdmittedPods> {
+    load(files, path, |bytes| {
+        decode(bytes).map_err(|flaw| flaw.to_string())
+    })
+    .await
+}
+
+fn decode(bytes: &[u8]) -> Result<AdmittedPods, Flaw> {
+    let envelope: Envelope =
+        serde_json::from_slice(bytes).map_err(|e| Flaw::Malformed(e.to_string()))?;
+    if envelope.checksum != checksum(&envelope.data) {
+        return Err(Flaw::Checksum);
+    }
+    let data: Data =
+        serde_json::from_str(&envelope.data).map_err(|e| Flaw::Content(e.to_string()))?;
+    let pods = data.entries.into_iter().map(|(uid, entry)| {
+        let allocation = Allocation {
+            containers: entry.containers.unwrap_or_default(),
+            pod: entry.pod,
+        };
+        (uid, allocation)
+    });
+    Ok(AdmittedPods {
+        pods: pods.collect(),
+    })
+}
+
+fn encode(
+    pods: &AdmittedPods,
+    entry: fn(&Allocation) -> Entry,
+) -> Result<Vec<u8>, CheckpointError> {
+    let entries = pods.pods.iter().map(|(uid, a)| (uid.clone(), entry(a)));
+    let data = Data {
+        entries: entries.collect(),
+    };
+    let data = serde_json::to_string(&data)?;
+    let checksum = checksum(&data);
+    Ok(serde_json::to_vec(&Envelope { data, checksum })?)
+}
+
+/// What is hashed is the string as it is printed with its type before it.
+fn checksum(data: &str) -> u64 {
+    u64::from(fnv1a32("(string)".bytes().chain(data.bytes())))
+}
+
+fn allocated(allocation: &Allocation) -> Entry {
+    Entry {
+        containers: Some(allocation.containers.clone()),
+        pod: allocation.pod.clone(),
+    }
+}
+
+/// A container without a limit of its own was started with the pod's.
+fn actuated(allocation: &Allocation) -> Entry {
+    let mut entry = allocated(allocation);
+    let of_pod = allocation.pod.as_ref().and_then(|p| p.limits.as_ref());
+    for container in entry.containers.iter_mut().flat_map(BTreeMap::values_mut) {
+        for resource in ["cpu", "memory"] {
+            let Some(limit) = of_pod.and_then(|limits| limits.get(resource)) else {
+                continue;
+            };
+            let limits = container.limits.get_or_insert_default();
+            let own = limits
+                .get(resource)
+                .and_then(|l| l.0.parse::<Quantity>().ok());
+            if own.is_none_or(Quantity::is_zero) {
+                limits.insert(resource.to_owned(), limit.clone());
+            }
+        }
+    }
+    entry
+}
+
+/// Both files, kept as the kubelet would keep them.
+pub struct KubeletRecord {
+    files: Arc<dyn Files>,
+    allocated: PathBuf,
+    actuated: PathBuf,
+    last_allocated: LastWritten,
+    last_actuated: LastWritten,
+}
+
+impl KubeletRecord {
+    /// `dir` is the kubelet's root directory.
+    pub fn new(files: Arc<dyn Files>, dir: &Path) -> Self {
+        Self {
+            files,
+            allocated: dir.join(ALLOCATED),
+            actuated: dir.join(ACTUATED),
+            last_allocated: LastWritten::default(),
+            last_actuated: LastWritten::default(),
+        }
+    }
+
+    /// Writes both. A crash between the two leaves two whole files, one of them a moment older.
+    pub async fn save(&mut self, pods: &AdmittedPods) -> Result<Saved, CheckpointError> {
+        let files = &*self.files;
+        let bytes = encode(pods, allocated)?;
+        let first = self.last_allocated.write(files, &self.allocated, &bytes);
+        let first = first.await?;
+        let bytes = encode(pods, actuated)?;
+        let second = self.last_actuated.write(files, &self.actuated, &bytes);
+        match (first, second.await?) {
+            (Saved::Unchanged, Saved::Unchanged) => Ok(Saved::Unchanged),
+            _ => Ok(Saved::Written),
+        }
+    }
+}
+
+#[async_trait]
+impl Store<AdmittedPods> for KubeletRecord {
+    async fn save(&mut self, value: &AdmittedPods) -> Result<Saved, CheckpointError> {
+        KubeletRecord::save(self, value).await
+    }
+
+    fn path(&self) -> &Path {
+        &self.allocated
+    }
+}

@@ -1,0 +1,184 @@
+//! Mirror pods: objects on the API server that show this node's static pods to the cluster. Only
+//! the hash of the manifest decides; whatever else is done to a mirror pod is no matter.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use krablet_pod::api::Pod;
+use krablet_pod::{FullName, PodRef, marks};
+
+/// The Node object that owns the mirror pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeOwner {
+    pub name: String,
+    pub uid: String,
+}
+
+pub struct MirrorInputs<'a> {
+    /// `None` while the Node object is not known, or is being deleted: nothing is made then.
+    pub owner: Option<&'a NodeOwner>,
+    /// The static pods that are wanted.
+    pub statics: &'a [Arc<Pod>],
+    /// The mirror pods of this node on the API server.
+    pub mirrors: &'a [Arc<Pod>],
+    /// Whether a static pod of that name has not ended yet.
+    pub ending: &'a dyn Fn(&FullName) -> bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum MirrorAction {
+    Create(Box<Pod>),
+    /// At once, and only if it still is this very object.
+    Delete(PodRef),
+}
+
+/// What makes the mirror pods like the static ones. A mirror that must be replaced is deleted first; its
+/// successor follows when the deletion was seen.
+pub fn mirror_actions(inputs: &MirrorInputs<'_>) -> Vec<MirrorAction> {
+    let mirrors: BTreeMap<FullName, &Arc<Pod>> = inputs
+        .mirrors
+        .iter()
+        .map(|pod| (PodRef::of(pod).full_name(), pod))
+        .collect();
+    let mut wanted = BTreeSet::new();
+    let mut actions = Vec::new();
+    for pod in inputs.statics {
+        let name = PodRef::of(pod).full_name();
+        match (mirrors.get(&name), inputs.owner) {
+            (Some(mirror), _) if !mirrors_well(mirror, pod) => {
+                actions.push(MirrorAction::Delete(PodRef::of(mirror)));
+            }
+            (None, Some(owner)) => {
+                actions.push(MirrorAction::Create(Box::new(mirror_of(pod, owner))));
+            }
+            _ => {}
+        }
+        wanted.insert(name);
+    }
+    for (name, mirror) in mirrors {
+        if !wanted.contains(&name) && !(inputs.ending)(&name) {
+            actions.push(MirrorAction::Delete(PodRef::of(mirror)));
+        }
+    }
+    actions
+}
+
+/// Whether a mirror pod stands for this static pod as it is now.
+pub fn mirrors_well(mirror: &Pod, pod: &Pod) -> bool {
+    mirror.metadata.deletion_timestamp.is_none() && shown_hash(mirror) == own_hash(pod)
+}
+
+fn shown_hash(mirror: &Pod) -> Option<&str> {
+    marks::annotation(mirror, marks::CONFIG_MIRROR)
+}
+
+fn own_hash(pod: &Pod) -> Option<&str> {
+    marks::annotation(pod, marks::CONFIG_HASH)
+}
+
+fn mirror_of(pod: &Pod, owner: &NodeOwner) -> Pod {
+    let mut mirror = pod.clone();
+    let metadata = &mut mirror.metadata;
+    metadata.uid = None;
+    metadata.resource_version = None;
+    metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
+    let hash = own_hash(pod).unwrap_or_default().to_owned();
+    let annotations = metadata.annotations.get_or_insert_default();
+    annotations.insert(marks::CONFIG_MIRROR.into(), hash);
+    mirror.status = None;
+    mirror
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    /// `name:hash`, with `!` at the end if it is being deleted.
+    fn pods(text: &str, annotation: &str) -> Vec<Arc<Pod>> {
+        let pod = |word: &str| {
+            let (word, deleted) = match word.strip_suffix('!') {
+                Some(word) => (word, true),
+                None => (word, false),
+            };
+            let (name, hash) = word.split_once(':').unwrap_or((word, ""));
+            let mut pod = Pod::default();
+            pod.metadata.name = Some(name.into());
+            pod.metadata.namespace = Some("ns".into());
+            pod.metadata.uid = Some(format!("{annotation}-{name}"));
+            pod.metadata.annotations = Some([(annotation.to_owned(), hash.to_owned())].into());
+            pod.metadata.deletion_timestamp = deleted.then_some(Time(Timestamp::UNIX_EPOCH));
+            Arc::new(pod)
+        };
+        text.split_whitespace().map(pod).collect()
+    }
+
+    fn decide(statics: &str, mirrors: &str, ending: &str, known_node: bool) -> String {
+        let owner = NodeOwner {
+            name: "node".into(),
+            uid: "u".into(),
+        };
+        let actions = mirror_actions(&MirrorInputs {
+            owner: known_node.then_some(&owner),
+            statics: &pods(statics, marks::CONFIG_HASH),
+            mirrors: &pods(mirrors, marks::CONFIG_MIRROR),
+            ending: &|name| ending.split_whitespace().any(|e| e == &*name.name),
+        });
+        let word = |action: &MirrorAction| match action {
+            MirrorAction::Create(pod) => {
+                let hash = marks::annotation(pod, marks::CONFIG_MIRROR).unwrap_or("none");
+                format!("+{}:{hash}", PodRef::of(pod).name)
+            }
+            MirrorAction::Delete(pod) => format!("-{}", pod.name),
+        };
+        let words: Vec<String> = actions.iter().map(word).collect();
+        words.join(" ")
+    }
+
+    #[test]
+    fn mirrors_follow_the_static_pods() {
+        for (statics, mirrors, ending, expected) in [
+            ("a:1 b:2", "", "", "+a:1 +b:2"),
+            ("a:1", "a:1", "", ""),
+            ("a:2", "a:1", "", "-a"),
+            ("a:1", "a:1!", "", "-a"),
+            ("", "a:1", "", "-a"),
+            ("", "a:1", "a", ""),
+            ("b:1", "a:1", "", "+b:1 -a"),
+        ] {
+            let got = decide(statics, mirrors, ending, true);
+            assert_eq!(got, expected, "{statics} | {mirrors} | {ending}");
+        }
+    }
+
+    #[test]
+    fn without_a_node_none_is_made_but_stale_ones_go() {
+        assert_eq!(decide("a:1 b:2", "b:1 c:1", "", false), "-b -c");
+    }
+
+    #[test]
+    fn a_mirror_belongs_to_its_node_and_has_no_past() {
+        let owner = NodeOwner {
+            name: "node".into(),
+            uid: "u".into(),
+        };
+        let mirror = mirror_of(&pods("a:1", marks::CONFIG_HASH)[0], &owner);
+        assert_eq!(mirror.metadata.uid, None);
+        let owners = mirror.metadata.owner_references.unwrap_or_default();
+        assert_eq!(owners.len(), 1);
+        assert_eq!(
+            (owners[0].kind.as_str(), owners[0].uid.as_str()),
+            ("Node", "u")
+        );
+        assert_eq!(owners[0].controller, Some(true));
+    }
+}

@@ -1,0 +1,237 @@
+//! One line per rule: the status at the API server, ours, and what is written.
+//! `Running Ready=True` is a phase with conditions, `!Evicted` a reason; `-` stands for no phase.
+
+use krablet_pod::marks::CONFIG_MIRROR;
+use serde_json::json;
+
+use super::*;
+use crate::status::containers::whole_seconds;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+/// Each condition has changed at the given second.
+fn status(text: &str, second: i64) -> PodStatus {
+    let mut status = PodStatus::default();
+    for word in text.split_whitespace() {
+        if let Some((type_, value)) = word.split_once('=') {
+            let condition = json!({
+                "type": type_,
+                "status": value,
+                "lastTransitionTime": at(second).to_string(),
+            });
+            let list = status.conditions.get_or_insert_default();
+            list.push(serde_json::from_value(condition).unwrap());
+        } else if let Some(reason) = word.strip_prefix('!') {
+            status.reason = Some(reason.into());
+        } else if word != "-" {
+            status.phase = Some(word.into());
+        }
+    }
+    status
+}
+
+fn api_pod(status: PodStatus) -> Pod {
+    Pod {
+        status: Some(status),
+        ..Pod::default()
+    }
+}
+
+fn text(status: &PodStatus) -> String {
+    let phase = status.phase.clone().unwrap_or("-".into());
+    let reason = status.reason.iter().map(|r| format!("!{r}"));
+    let conditions = status.conditions.iter().flatten().map(|c| {
+        let time = c.last_transition_time.as_ref().map(|t| t.0.as_second());
+        let reason = c.reason.as_deref();
+        let reason = reason.map(|r| format!("({r})")).unwrap_or_default();
+        format!("{}={}{reason}@{}", c.type_, c.status, time.unwrap_or(-1))
+    });
+    let parts: Vec<String> = [phase]
+        .into_iter()
+        .chain(reason)
+        .chain(conditions)
+        .collect();
+    parts.join(" ")
+}
+
+/// The API server's conditions are of second 1, ours of second 2, and now it is second 3.
+fn check_merge(could_run: bool, cases: &str) {
+    check_all(table(cases).map(|(api, ours, expected)| {
+        let merged = merge_for_api(&MergeInputs {
+            api_pod: &api_pod(status(api, 1)),
+            ours: &status(ours, 2),
+            could_have_running_containers: could_run,
+            now: at(3),
+        });
+        (format!("{api} | {ours}"), expected, text(&merged))
+    }));
+}
+
+#[test]
+fn what_is_not_ours_stays_where_it_is() {
+    check_merge(
+        true,
+        r"
+        - | Pending Ready=False | Pending Ready=False@2
+        Pending Gate=True Ready=False | Running Ready=True Gate=False | Running Gate=True@1 Ready=True@2
+        Running Ready=True Gate=True | Running Ready=False Initialized=True | Running Ready=False@2 Gate=True@1 Initialized=True@2
+        Running PodResizePending=True Ready=True | Running Ready=True | Running Ready=True@2
+        Pending | Running Foreign=True | Running
+        ",
+    );
+}
+
+#[test]
+fn an_end_is_told_when_nothing_can_run_any_more() {
+    check_merge(
+        true,
+        r"
+        Running Ready=True | Failed !Evicted Ready=False DisruptionTarget=True | Running Ready=False@2
+        Running !Why | Succeeded | Running !Why
+        Failed !Old | Failed !New | Failed !New
+        ",
+    );
+    check_merge(
+        false,
+        r"
+        Running Ready=True | Failed !Evicted Ready=False DisruptionTarget=True | Failed !Evicted Ready=False@2 DisruptionTarget=True@3
+        Running DisruptionTarget=True | Failed DisruptionTarget=True | Failed DisruptionTarget=True@1
+        Running DisruptionTarget=False Gate=True | Failed DisruptionTarget=True | Failed DisruptionTarget=True@3 Gate=True@1
+        Running | Running DisruptionTarget=True | Running
+        Failed DisruptionTarget=True | Failed | Failed DisruptionTarget=True@1
+        ",
+    );
+}
+
+#[test]
+fn an_end_is_never_taken_back_and_never_ready() {
+    check_merge(
+        false,
+        r"
+        Failed !Lost | Running Ready=False | Failed !Lost Ready=False@2
+        Running | Succeeded Ready=True ContainersReady=True | Succeeded Ready=False(PodCompleted)@3 ContainersReady=False(PodCompleted)@3
+        Failed | Running Ready=True | Failed Ready=False(PodFailed)@3 ContainersReady=False(PodFailed)@3
+        Running | Failed Ready=False ContainersReady=True | Failed Ready=False(PodFailed)@2 ContainersReady=False(PodFailed)@3
+        ",
+    );
+}
+
+#[test]
+fn claims_are_not_ours() {
+    let claims = |names: &[&str]| -> PodStatus {
+        let list: Vec<_> = names.iter().map(|n| json!({"name": n})).collect();
+        serde_json::from_value(json!({"resourceClaimStatuses": list})).unwrap()
+    };
+    let merged = merge_for_api(&MergeInputs {
+        api_pod: &api_pod(claims(&["a"])),
+        ours: &claims(&["b"]),
+        could_have_running_containers: false,
+        now: at(0),
+    });
+    assert_eq!(merged, claims(&["a"]));
+    assert!(!needs_update(&claims(&["a"]), &claims(&["b"])));
+}
+
+#[test]
+fn only_differences_in_our_words_need_an_update() {
+    check_all(
+        table(
+            r"
+            Running Ready=True | Running Ready=True | no
+            Running Ready=True Gate=True | Running Ready=True | no
+            Running Ready=True Initialized=True | Running Initialized=True Ready=True | no
+            Pending Ready=True | Running Ready=True | yes
+            Running Ready=False | Running Ready=True | yes
+            Running | Running Ready=True | yes
+            Running Ready=True | Running | yes
+            Running DisruptionTarget=True | Running | yes
+            Running !Why | Running | yes
+            ",
+        )
+        .map(|(api, ours, expected)| {
+            let needed = needs_update(&status(api, 1), &status(ours, 2));
+            let got = if needed { "yes" } else { "no" };
+            (format!("{api} | {ours}"), expected, got.to_owned())
+        }),
+    );
+}
+
+/// The two say the same; the second as the API server gives it back.
+#[test]
+fn what_the_server_gives_back_is_what_it_was_given() {
+    let of = |value| serde_json::from_value::<PodStatus>(value).unwrap();
+    let container = |name: &str| {
+        json!({"name": name, "ready": true, "restartCount": 0, "image": "", "imageID": "",
+            "state": {"waiting": {}}})
+    };
+    let ours = of(json!({
+        "phase": "Pending",
+        "reason": "",
+        "observedGeneration": 0,
+        "startTime": "2020-01-01T00:00:00.5Z",
+        "podIPs": [],
+        "allocatedResources": {},
+        "resources": {"limits": {"cpu": "0.5", "memory": "1024Mi"}, "requests": {}},
+        "containerStatuses": [container("b"), container("a")],
+    }));
+    let mut b = container("b");
+    b["lastState"] = json!({});
+    let given_back = of(json!({
+        "phase": "Pending",
+        "startTime": "2020-01-01T00:00:00Z",
+        "resources": {"limits": {"cpu": "500m", "memory": "1Gi"}},
+        "containerStatuses": [container("a"), b],
+    }));
+    assert!(!needs_update(&given_back, &ours));
+    // The order of containers is patched, for the list is one value to the server.
+    let patch = crate::patch::pod_status_patch("u", &given_back, &ours).unwrap();
+    let changed: Vec<&String> = patch["status"].as_object().unwrap().keys().collect();
+    assert_eq!(changed, ["containerStatuses"]);
+    // Waiting for no told reason is not the same as no state.
+    let mut stateless = ours.clone();
+    for container in stateless.container_statuses.iter_mut().flatten() {
+        container.state = None;
+    }
+    assert!(needs_update(&stateless, &ours));
+}
+
+#[test]
+fn ready_and_over_are_urgent() {
+    check_all(
+        table(
+            r"
+            - | Pending Ready=False | no
+            Pending Ready=False | Running Ready=False | no
+            Running Ready=False | Running Ready=True | yes
+            Running Ready=True | Running Ready=False | yes
+            Running | Succeeded | yes
+            Succeeded | Succeeded | no
+            ",
+        )
+        .map(|(api, ours, expected)| {
+            let urgent = is_urgent(Some(&status(api, 1)), &status(ours, 2));
+            let got = if urgent { "yes" } else { "no" };
+            (format!("{api} | {ours}"), expected, got.to_owned())
+        }),
+    );
+}
+
+#[test]
+fn an_object_is_deleted_last() {
+    let deleting = |phase: &str| {
+        let mut pod = api_pod(status(phase, 1));
+        pod.metadata.deletion_timestamp = Some(whole_seconds(at(5)));
+        pod
+    };
+    assert!(can_be_deleted(&deleting("Failed"), true));
+    assert!(!can_be_deleted(&deleting("Failed"), false));
+    assert!(!can_be_deleted(&deleting("Running"), true));
+    assert!(!can_be_deleted(&deleting("-"), true));
+    assert!(!can_be_deleted(&api_pod(status("Failed", 1)), true));
+    let mut mirror = deleting("Failed");
+    let mark = (CONFIG_MIRROR.to_owned(), "hash".to_owned());
+    mirror.metadata.annotations = Some([mark].into());
+    assert!(!can_be_deleted(&mirror, true));
+}

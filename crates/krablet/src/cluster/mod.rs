@@ -1,0 +1,250 @@
+//! A node of a cluster: who it is, how it reaches the API server, its Node object and heartbeat.
+
+mod adapters;
+mod identity;
+mod memory;
+mod node;
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use krablet_agent::{AgentHandle, Cluster, DoorDeps, node_view};
+use krablet_config::Loaded;
+use krablet_core::admission::{AdmissionSettings, NodeView};
+use krablet_cri::{ImageClient, RuntimeClient};
+use krablet_events::Recorder;
+use krablet_events::sink::SinkConfig;
+use krablet_kube::Kube;
+use krablet_linux::{Files, HostFacts, MachineFacts, WallClock};
+use krablet_node::{
+    HealthBoard, LeaseConfig, LeaseDeps, LeaseTask, NodeDeps, NodeHandle, NodeInputs, NodeTask,
+    ObserverHealth, RuntimeWatch, RuntimeWatchConfig,
+};
+use krablet_pod::api::Node;
+use krablet_pod::paths::RootDir;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use adapters::{HeldImages, RuntimeReports};
+
+/// What the node is built from, in a cluster or on its own.
+pub struct Ground<'a> {
+    pub loaded: &'a Loaded,
+    pub name: &'a str,
+    pub host_ips: &'a [std::net::IpAddr],
+    pub root: &'a RootDir,
+    pub files: Arc<dyn Files>,
+    pub clock: Arc<dyn WallClock>,
+    pub recorder: Recorder,
+    pub runtime: RuntimeClient,
+    pub images: ImageClient,
+    pub seed: u64,
+}
+
+/// The node's ties to its cluster, not yet running.
+pub struct Ties {
+    board: HealthBoard,
+    node: NodeTask,
+    lease: LeaseTask,
+    runtime: RuntimeWatch,
+    identity: identity::Keeper,
+    clock: Arc<dyn WallClock>,
+}
+
+/// Whether the user wants the node to be part of a cluster.
+pub fn is_wanted(loaded: &Loaded) -> bool {
+    !loaded.flags.kubeconfig.is_empty() || !loaded.flags.bootstrap_kubeconfig.is_empty()
+}
+
+/// A node on its own: the door looks at what the node would tell of itself.
+pub async fn alone(ground: &Ground<'_>, tasks: &mut JoinSet<()>) -> Result<DoorDeps> {
+    let view = own_view(ground).await?;
+    let memory = memory::admitted(ground, tasks).await;
+    Ok(DoorDeps {
+        settings: settings(),
+        admitted: memory.value,
+        saver: Some(memory.saver),
+        ..DoorDeps::of(view)
+    })
+}
+
+/// A node of a cluster. Nothing is asked of the API server yet.
+pub async fn join(
+    ground: &Ground<'_>,
+    tasks: &mut JoinSet<()>,
+) -> Result<(Cluster, DoorDeps, Ties)> {
+    let (kube, identity) = identity::build(ground).await?;
+    let board = HealthBoard::default();
+    let (runtime, facts) = RuntimeWatch::build(
+        RuntimeWatchConfig::default(),
+        Arc::new(RuntimeReports(ground.runtime.clone())),
+        ground.clock.clone(),
+        board.clone(),
+    );
+    let config = node::config(ground)?;
+    let registers = config.registration.register;
+    let (node, handle) = NodeTask::build(
+        config,
+        NodeDeps {
+            kube: kube.clone(),
+            machine: machine(ground),
+            images: Arc::new(HeldImages(ground.images.clone())),
+            inputs: NodeInputs {
+                health: board.subscribe(),
+                runtime: facts,
+                pressures: watch::Sender::new(Default::default()).subscribe(),
+                volumes_in_use: watch::Sender::new(Some(Vec::new())).subscribe(),
+            },
+            recorder: ground.recorder.clone(),
+            clock: ground.clock.clone(),
+        },
+    );
+    let lease = LeaseTask::build(
+        LeaseConfig {
+            duration_seconds: ground.loaded.config.node.node_lease_duration_seconds,
+            seed: ground.seed,
+            ..LeaseConfig::new(ground.name)
+        },
+        LeaseDeps {
+            kube: kube.clone(),
+            node: handle.node(),
+            clock: ground.clock.clone(),
+        },
+    );
+    let (door, open) = door(ground, &handle, registers, tasks).await?;
+    let cluster = cluster(ground, kube, &handle, open, tasks).await;
+    let ties = Ties {
+        board,
+        node,
+        lease,
+        runtime,
+        identity,
+        clock: ground.clock.clone(),
+    };
+    Ok((cluster, door, ties))
+}
+
+async fn cluster(
+    ground: &Ground<'_>,
+    kube: Kube,
+    handle: &NodeHandle,
+    open: watch::Receiver<bool>,
+    tasks: &mut JoinSet<()>,
+) -> Cluster {
+    let node = &ground.loaded.config.node;
+    let remembered = memory::desired(ground, tasks).await;
+    Cluster {
+        kube,
+        node_name: ground.name.to_owned(),
+        node: handle.node(),
+        open,
+        remembered: remembered.value.pods,
+        saver: Some(remembered.saver),
+        events: SinkConfig {
+            node_name: ground.name.to_owned(),
+            rate: u32::try_from(node.event_record_qps).unwrap_or_default(),
+            burst: u32::try_from(node.event_burst).unwrap_or_default(),
+            seed: ground.seed,
+        },
+        recorder: ground.recorder.clone(),
+    }
+}
+
+/// The door looks at the Node object, and at what the node would tell of itself until there is one.
+/// Pods of the API server are taken once it is known.
+async fn door(
+    ground: &Ground<'_>,
+    handle: &NodeHandle,
+    registers: bool,
+    tasks: &mut JoinSet<()>,
+) -> Result<(DoorDeps, watch::Receiver<bool>)> {
+    let memory = memory::admitted(ground, tasks).await;
+    let (view, views) = watch::channel(Arc::new(own_view(ground).await?));
+    let (open, opened) = watch::channel(!registers);
+    let mut node = handle.node();
+    tasks.spawn(async move {
+        loop {
+            let known = node.borrow_and_update().clone();
+            if let Some(node) = known {
+                view.send_replace(Arc::new(node_view(&node)));
+                open.send_replace(true);
+            }
+            if node.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    });
+    let deps = DoorDeps {
+        node: views,
+        settings: settings(),
+        admitted: memory.value,
+        saver: Some(memory.saver),
+    };
+    Ok((deps, opened))
+}
+
+fn settings() -> AdmissionSettings {
+    AdmissionSettings {
+        apparmor: std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
+            .is_ok_and(|text| text.starts_with('Y')),
+        ..AdmissionSettings::default()
+    }
+}
+
+fn machine(ground: &Ground<'_>) -> Arc<dyn MachineFacts> {
+    Arc::new(HostFacts::new(ground.root.path()))
+}
+
+async fn own_view(ground: &Ground<'_>) -> Result<NodeView> {
+    let node: Node = node::initial(ground, &*machine(ground)).await?;
+    Ok(node_view(&node))
+}
+
+impl Ties {
+    /// Starts what ties the node to its cluster.
+    pub fn spawn(self, agent: &AgentHandle, tasks: &mut JoinSet<()>) {
+        let Self {
+            board,
+            node,
+            lease,
+            runtime,
+            identity,
+            clock,
+        } = self;
+        tasks.spawn(identity.run());
+        tasks.spawn(node.run());
+        tasks.spawn(lease.run());
+        tasks.spawn(runtime.run());
+        tasks.spawn(watch_observer(agent.clone(), board, clock));
+    }
+}
+
+/// Tells the node whether what the runtime holds can be seen.
+async fn watch_observer(agent: AgentHandle, board: HealthBoard, clock: Arc<dyn WallClock>) {
+    let mut health = agent.observer.health();
+    loop {
+        let seen = health.borrow_and_update().clone();
+        let error = match (&seen.error, seen.audit_overdue) {
+            (Some(error), _) => Some(error.clone()),
+            (None, true) => Some("no list of all pods has succeeded for too long".to_owned()),
+            (None, false) => None,
+        };
+        board.set(|board| {
+            board.observer = match (error, &board.observer) {
+                (None, _) if seen.last_ok.is_none() => ObserverHealth::Unknown,
+                (None, _) => ObserverHealth::Sees,
+                (Some(culprit), ObserverHealth::Blind { since, .. }) => ObserverHealth::Blind {
+                    culprit,
+                    since: *since,
+                },
+                (Some(culprit), _) => ObserverHealth::Blind {
+                    culprit,
+                    since: clock.now(),
+                },
+            };
+        });
+        if health.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

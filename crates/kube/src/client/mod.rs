@@ -1,0 +1,262 @@
+//! The API server at the other end of one HTTP/2 connection.
+//!
+//! The connection is opened by the first call that needs it and shared by all calls and watches. A call always goes
+//! by a connection that is open and shows the certificate of the moment; when there is none such, a new one takes the
+//! old one's place, and whatever still runs on the old one keeps it until it has ended. A server that cannot speak
+//! HTTP/2 is served too, with a connection per call.
+//!
+//! Nothing is retried here but what the server has certainly not seen.
+
+mod answer;
+mod connection;
+mod dial;
+mod request;
+mod server;
+mod tls;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use http::{HeaderValue, Version};
+use krablet_linux::WallClock;
+
+use crate::credentials::{Credentials, Identity, Presented};
+use crate::limiter::{Limiter, Rate};
+use crate::single::Single;
+use crate::{Api, ApiError, Call, Watch};
+use answer::Answer;
+use connection::{CONNECT_DEADLINE, Connection, Opener, Unanswered};
+use request::Outgoing;
+
+pub use dial::{Dial, TcpDial, Transport};
+pub use server::{Server, Trust};
+
+/// How often a request that was not seen is sent anew.
+const TRIES: usize = 3;
+
+/// The version of Kubernetes we speak.
+const KUBERNETES: &str = "v1.36.4";
+
+pub struct HttpApiConfig {
+    pub server: Server,
+    pub credentials: Credentials,
+    pub rate: Rate,
+    pub user_agent: String,
+    pub dial: Arc<dyn Dial>,
+    /// What certificates are judged by.
+    pub clock: Arc<dyn WallClock>,
+}
+
+impl HttpApiConfig {
+    /// Over TCP, without a limit.
+    pub fn new(server: Server, credentials: Credentials, clock: Arc<dyn WallClock>) -> Self {
+        Self {
+            server,
+            credentials,
+            rate: Rate::UNLIMITED,
+            user_agent: user_agent(),
+            dial: Arc::new(TcpDial),
+            clock,
+        }
+    }
+
+    pub fn rate(mut self, rate: Rate) -> Self {
+        self.rate = rate;
+        self
+    }
+
+    pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
+        self.dial = dial;
+        self
+    }
+}
+
+/// As the API server's logs show us: `krablet/0.1.0 (linux/amd64) kubernetes/v1.36.4`.
+pub fn user_agent() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    format!("krablet/{version} (linux/{architecture}) kubernetes/{KUBERNETES}")
+}
+
+/// The connection of the moment.
+#[derive(Default)]
+struct Current {
+    connection: Option<Arc<Connection>>,
+    /// The server has shown that it cannot share one.
+    one_per_call: bool,
+    /// How many attempts to open one were begun.
+    attempts: u64,
+    /// Up to which of them it is decided what becomes of them.
+    settled: u64,
+}
+
+type Opened = Result<Arc<Connection>, ApiError>;
+
+pub struct HttpApi {
+    opener: Arc<Opener>,
+    credentials: Credentials,
+    limiter: Limiter,
+    user_agent: HeaderValue,
+    opening: Single<(u64, Opened)>,
+    current: Mutex<Current>,
+}
+
+impl HttpApi {
+    pub fn new(config: HttpApiConfig) -> Self {
+        let user_agent = HeaderValue::from_str(&config.user_agent);
+        Self {
+            opener: Arc::new(Opener {
+                server: config.server,
+                dial: config.dial,
+                clock: config.clock,
+            }),
+            credentials: config.credentials,
+            limiter: Limiter::new(config.rate),
+            user_agent: user_agent.unwrap_or_else(|_| HeaderValue::from_static("krablet")),
+            opening: Single::default(),
+            current: Mutex::default(),
+        }
+    }
+
+    pub fn server(&self) -> &Server {
+        &self.opener.server
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer's head; within the call's deadline from now on, if it is to be kept.
+    async fn exchange(&self, call: &Call, presented: &Presented) -> Result<Answer, ApiError> {
+        let server = &self.opener.server;
+        let outgoing = Outgoing::of(call, server);
+        for _ in 0..TRIES {
+            let connection = self.connection(presented.identity.as_ref()).await?;
+            let version = connection.version();
+            let request = outgoing.request(server, version, &self.user_agent, presented)?;
+            match connection.send(request).await {
+                Ok(response) => {
+                    let answer = Answer::new(response, connection);
+                    if answer.status == 401 {
+                        self.credentials.refused(presented);
+                    }
+                    return Ok(answer);
+                }
+                Err(Unanswered::Failed(error)) => return Err(error),
+                Err(Unanswered::Unseen) => self.forget(&connection),
+            }
+        }
+        let problem = format!("{server}: the server closes every connection before it answers");
+        Err(ApiError::Connection(problem))
+    }
+
+    async fn connection(&self, identity: Option<&Identity>) -> Opened {
+        let own = {
+            let current = self.current();
+            if let Some(connection) = &current.connection
+                && connection.serves(identity)
+            {
+                return Ok(connection.clone());
+            }
+            current.one_per_call || !self.opener.server.is_tls()
+        };
+        if own {
+            let opened = self.opener.open(identity.cloned()).await?;
+            return Ok(Arc::new(opened));
+        }
+        // The attempt under way may be one with the certificate before ours.
+        for _ in 0..TRIES {
+            let connection = self.open_shared(identity).await?;
+            if connection.version() != Version::HTTP_2 || connection.serves(identity) {
+                return Ok(connection);
+            }
+        }
+        let problem = format!("{}: no connection lasts", self.opener.server);
+        Err(ApiError::Connection(problem))
+    }
+
+    /// Opened by one caller for all who want one.
+    async fn open_shared(&self, identity: Option<&Identity>) -> Opened {
+        let (opener, identity) = (self.opener.clone(), identity.cloned());
+        let begin = || {
+            let mut current = self.current();
+            current.attempts += 1;
+            let attempt = current.attempts;
+            async move { (attempt, opener.open(identity).await.map(Arc::new)) }.boxed()
+        };
+        let (attempt, opened) = self.opening.run(CONNECT_DEADLINE, begin).await;
+        let connection = opened?;
+        let mut current = self.current();
+        // The first of those who waited settles it, unless it was given up or overtaken before.
+        if attempt > current.settled {
+            current.settled = attempt;
+            match connection.version() {
+                Version::HTTP_2 => current.connection = Some(connection.clone()),
+                _ => {
+                    current.one_per_call = true;
+                    let server = &self.opener.server;
+                    tracing::warn!("{server} does not offer HTTP/2: every call opens a connection");
+                }
+            }
+        }
+        Ok(connection)
+    }
+
+    fn forget(&self, connection: &Arc<Connection>) {
+        let mut current = self.current();
+        if current
+            .connection
+            .as_ref()
+            .is_some_and(|c| Arc::ptr_eq(c, connection))
+        {
+            current.connection = None;
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Api for HttpApi {
+    async fn call(&self, call: Call) -> Result<Bytes, ApiError> {
+        self.limiter.turn(call.priority).await?;
+        let presented = self.credentials.present().await?;
+        let exchange = async {
+            let answer = self.exchange(&call, &presented).await?;
+            match answer.is_success() {
+                true => answer.whole().await,
+                false => Err(answer.failure().await),
+            }
+        };
+        let answered = tokio::time::timeout(call.deadline, exchange).await;
+        answered.unwrap_or(Err(ApiError::Deadline(call.deadline)))
+    }
+
+    /// The deadline is for the head of the answer. Watches have no turn to wait for: they are few, and what they
+    /// bring saves calls.
+    async fn watch(&self, mut call: Call) -> Result<Watch, ApiError> {
+        if !call.query.iter().any(|(name, _)| *name == "watch") {
+            call = call.query("watch", "true");
+        }
+        let presented = self.credentials.present().await?;
+        let exchange = async {
+            let answer = self.exchange(&call, &presented).await?;
+            match answer.is_success() {
+                true => Ok(answer.lines()),
+                false => Err(answer.failure().await),
+            }
+        };
+        let opened = tokio::time::timeout(call.deadline, exchange).await;
+        opened.unwrap_or(Err(ApiError::Deadline(call.deadline)))
+    }
+
+    fn reconnect(&self) {
+        let mut current = self.current();
+        current.connection = None;
+        current.one_per_call = false;
+        current.settled = current.attempts;
+    }
+}

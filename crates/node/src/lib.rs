@@ -1,0 +1,40 @@
+//! The node in the cluster: its Node object, its heartbeat, its status.
+//!
+//! What is said of the node is decided by pure functions ([`initial_node`], [`updated_node`],
+//! [`node_patch`], [`changed_enough`], [`renewed`]) from what is known: the machine, the runtime,
+//! the health of both, the configuration. Three tasks do the rest: [`NodeTask`] registers, reports
+//! and follows the Node object; [`LeaseTask`] renews the lease whatever else goes on;
+//! [`RuntimeWatch`] asks the runtime how it is.
+
+mod addresses;
+mod calls;
+mod conditions;
+mod config;
+mod error;
+mod health;
+mod initial;
+mod labels;
+mod lease;
+mod patch;
+mod reporter;
+pub mod resources;
+mod runtime;
+mod sight;
+mod status;
+mod task;
+
+pub use conditions::{NodeEvent, Pressures, READY};
+pub use config::{NodeConfig, Periods, PodLimit, Registration};
+pub use error::NodeError;
+pub use health::{
+    Health, HealthBoard, ObserverHealth, RuntimeCondition, RuntimeConditions, RuntimeHealth,
+};
+pub use initial::{initial_node, reconcile_existing};
+pub use lease::{LeaseConfig, LeaseDeps, LeaseTask, renewed};
+pub use patch::{changed_enough, node_patch, status_patch};
+pub use resources::{Reservations, Resources, allocatable, capacity};
+pub use runtime::{
+    Handler, RuntimeFacts, RuntimeReport, RuntimeStatus, RuntimeWatch, RuntimeWatchConfig,
+};
+pub use status::{Image, Images, KUBELET_VERSION, StatusInputs, top_images, updated_node};
+pub use task::{NodeDeps, NodeHandle, NodeInputs, NodeTask};

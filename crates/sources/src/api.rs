@@ -1,0 +1,65 @@
+//! The API server as a source: the pods bound to this node.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use krablet_checkpoint::{DesiredPods, Saver};
+use krablet_kube::{Api, Reach, Reflector, ReflectorConfig, Sink, drop_managed_fields, paths};
+use krablet_pod::api::Pod;
+use krablet_pod::marks::PodSource;
+use tokio::sync::{mpsc, watch};
+
+use crate::SourceSet;
+
+/// Takes the pods of the API server to the merge, and writes down what it was last told.
+pub struct ApiSource {
+    sets: mpsc::Sender<SourceSet>,
+    /// The node must be known first: who may run here depends on its labels and taints.
+    open: watch::Receiver<bool>,
+    saver: Option<Saver<DesiredPods>>,
+}
+
+impl ApiSource {
+    pub fn new(
+        sets: mpsc::Sender<SourceSet>,
+        open: watch::Receiver<bool>,
+        saver: Option<Saver<DesiredPods>>,
+    ) -> Self {
+        Self { sets, open, saver }
+    }
+
+    /// The task that lists and watches, with what it knows of the way to the server.
+    pub fn reflector(
+        self,
+        api: Arc<dyn Api>,
+        node_name: &str,
+        seed: u64,
+    ) -> (Reflector<Pod, Self>, watch::Receiver<Reach>) {
+        let config = ReflectorConfig {
+            path: paths::PODS.to_owned(),
+            query: vec![("fieldSelector", format!("spec.nodeName={node_name}"))],
+            slim: drop_managed_fields::<Pod>,
+            seed,
+        };
+        Reflector::new(api, config, self)
+    }
+}
+
+#[async_trait]
+impl Sink<Pod> for ApiSource {
+    async fn set(&mut self, pods: Vec<Arc<Pod>>) {
+        if self.open.wait_for(|open| *open).await.is_err() {
+            return;
+        }
+        if let Some(saver) = &self.saver {
+            saver.set(DesiredPods { pods: pods.clone() });
+        }
+        let set = SourceSet {
+            source: PodSource::Api,
+            pods,
+            restored: false,
+        };
+        // A closed merge means that the agent ends, and with it this task.
+        let _ = self.sets.send(set).await;
+    }
+}

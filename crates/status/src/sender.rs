@@ -1,0 +1,417 @@
+//! Brings the statuses that stand to the API server. One task takes the newest status of each pod,
+//! merges it with what others wrote, and patches what differs; it deletes the object of a pod that
+//! is over once its last status is there. What the watch tells of an object is enough to write to it:
+//! the object is asked for only when nobody knows whether a write was done.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use jiff::Timestamp;
+use krablet_core::status::{self, MergeInputs};
+use krablet_kube::{Kube, Priority};
+use krablet_pod::api::{Pod, PodStatus};
+use krablet_pod::{PodRef, PodUid, marks};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use crate::{Standing, StatusStore};
+
+mod deliver;
+mod numbers;
+mod plan;
+
+use deliver::{End, Job, Landed, deliver};
+pub use numbers::{SenderNumbers, SyncDurations};
+use plan::{Plan, Settled};
+
+/// What the sender has to know of pods.
+pub trait ApiPods: Send + Sync {
+    /// The pod's object as the API server was last known to have it, with the resource version it
+    /// had then; `None` if the API server does not have it.
+    fn pod(&self, uid: &PodUid) -> Option<Arc<Pod>>;
+
+    /// The mirror pod of a static pod, in the same way.
+    fn mirror_of(&self, static_uid: &PodUid) -> Option<Arc<Pod>>;
+
+    /// Something of the pod (its own UID, not the mirror's) may still run.
+    fn could_have_running_containers(&self, uid: &PodUid) -> bool;
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct SenderConfig {
+    /// How many statuses are on their way at once.
+    pub in_flight: usize,
+    /// How often all statuses are compared with the API server's copies, in memory.
+    pub audit_period: Duration,
+    /// Of every random number the sender draws.
+    pub seed: u64,
+}
+
+impl Default for SenderConfig {
+    fn default() -> Self {
+        Self {
+            in_flight: 8,
+            audit_period: Duration::from_secs(60),
+            seed: 0,
+        }
+    }
+}
+
+#[derive(Clone)]
+pub struct SenderDeps {
+    pub store: StatusStore,
+    pub pods: Arc<dyn ApiPods>,
+    pub kube: Kube,
+    /// The wall-clock time that people will read.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// What others ask of the sender. Bounded by the pods there are.
+#[derive(Default)]
+struct Requests {
+    compare: BTreeSet<PodUid>,
+    reached: bool,
+}
+
+/// Clones speak to one sender.
+#[derive(Clone)]
+pub struct SenderHandle {
+    requests: Arc<Mutex<Requests>>,
+    bell: Arc<Notify>,
+    numbers: Arc<Mutex<SenderNumbers>>,
+    undelivered: watch::Receiver<usize>,
+}
+
+impl SenderHandle {
+    /// The API server's copy of a pod changed, appeared (a mirror pod), or is to be deleted: compare
+    /// it, and send what is different. Of a static pod, its own UID. The echo of our own write costs
+    /// nothing.
+    pub fn reconcile(&self, uid: &PodUid) {
+        lock(&self.requests).compare.insert(uid.clone());
+        self.bell.notify_one();
+    }
+
+    /// The API server answers again: whatever waits for another try is tried at once.
+    pub fn reached(&self) {
+        lock(&self.requests).reached = true;
+        self.bell.notify_one();
+    }
+
+    pub fn numbers(&self) -> SenderNumbers {
+        *lock(&self.numbers)
+    }
+
+    /// How many pods have something to be told.
+    pub fn undelivered(&self) -> watch::Receiver<usize> {
+        self.undelivered.clone()
+    }
+}
+
+/// Nobody panics between two writes, so what a poisoned lock guards is still whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub struct Sender {
+    config: SenderConfig,
+    deps: SenderDeps,
+    plan: Plan,
+    flights: FuturesUnordered<BoxFuture<'static, Landed>>,
+    requests: Arc<Mutex<Requests>>,
+    bell: Arc<Notify>,
+    numbers: Arc<Mutex<SenderNumbers>>,
+    undelivered: watch::Sender<usize>,
+    random: StdRng,
+}
+
+pub fn build(config: SenderConfig, deps: SenderDeps) -> (Sender, SenderHandle) {
+    let undelivered = watch::Sender::new(0);
+    let handle = SenderHandle {
+        requests: Arc::default(),
+        bell: Arc::default(),
+        numbers: Arc::default(),
+        undelivered: undelivered.subscribe(),
+    };
+    let sender = Sender {
+        config,
+        deps,
+        plan: Plan::new(config.in_flight),
+        flights: FuturesUnordered::new(),
+        requests: handle.requests.clone(),
+        bell: handle.bell.clone(),
+        numbers: handle.numbers.clone(),
+        undelivered,
+        random: StdRng::seed_from_u64(config.seed),
+    };
+    (sender, handle)
+}
+
+impl Sender {
+    pub async fn run(mut self) {
+        let bell = self.bell.clone();
+        let mut changes = self.deps.store.changes();
+        self.look_at_news();
+        let mut audit = self.next_audit();
+        loop {
+            self.send_what_is_due();
+            self.tell_undelivered();
+            let wake = self.plan.next_due().map_or(audit, |due| due.min(audit));
+            tokio::select! {
+                biased;
+                Some(landed) = self.flights.next() => self.land(landed),
+                changed = changes.changed() => match changed {
+                    Ok(()) => self.look_at_news(),
+                    Err(_) => return,
+                },
+                () = bell.notified() => self.answer_requests(),
+                () = tokio::time::sleep_until(wake) => {
+                    if Instant::now() >= audit {
+                        self.audit();
+                        audit = self.next_audit();
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_audit(&mut self) -> Instant {
+        let jitter = self.random.random_range(0.8..1.2);
+        Instant::now() + self.config.audit_period.mul_f64(jitter)
+    }
+
+    fn tell_undelivered(&self) {
+        let now = self.plan.undelivered();
+        self.undelivered.send_if_modified(|told| {
+            let changed = *told != now;
+            *told = now;
+            changed
+        });
+    }
+
+    /// Where the status of a pod goes: a static pod's to its mirror.
+    fn target(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        let pods = &self.deps.pods;
+        pods.mirror_of(uid)
+            .or_else(|| pods.pod(uid).filter(|pod| !marks::is_static(pod)))
+    }
+
+    /// The API server's object as far as it is known: what our last write was answered with, until
+    /// the watch has caught up. `None` if that cannot be told.
+    fn base(&self, uid: &PodUid, target: &Arc<Pod>) -> Option<Arc<Pod>> {
+        if self.plan.is_unsure(uid) {
+            return None;
+        }
+        let of_target = |answer: &&Arc<Pod>| answer.metadata.uid == target.metadata.uid;
+        let Some(answer) = self.plan.answer(uid).filter(of_target) else {
+            return Some(target.clone());
+        };
+        let newer = is_newer(resource_version(target), resource_version(answer))?;
+        Some(if newer { target } else { answer }.clone())
+    }
+
+    /// Notes which statuses changed, and forgets pods that are no more.
+    fn look_at_news(&mut self) {
+        let now = Instant::now();
+        let all = self.deps.store.all();
+        self.plan.unpark();
+        self.plan.retain(|uid| all.contains_key(uid));
+        for (uid, standing) in &all {
+            if self.plan.is_news(uid, &standing.status) {
+                let urgent = self.is_urgent(uid, standing);
+                self.plan.tell(uid, &standing.status, urgent, now);
+            }
+        }
+    }
+
+    fn is_urgent(&self, uid: &PodUid, standing: &Standing) -> bool {
+        let Some(target) = self.target(uid) else {
+            return false;
+        };
+        let base = self.base(uid, &target).unwrap_or(target);
+        standing.finished || status::is_urgent(base.status.as_ref(), &standing.status)
+    }
+
+    fn answer_requests(&mut self) {
+        let requests = std::mem::take(&mut *lock(&self.requests));
+        if requests.reached {
+            self.plan.reached();
+        }
+        for uid in &requests.compare {
+            let standing = self.deps.store.get(uid);
+            if let Some((standing, target)) = standing.zip(self.target(uid)) {
+                let answer = self.plan.answer(uid).map(|a| resource_version(a));
+                let caught_up = |answer| is_newer(answer, resource_version(&target)) == Some(false);
+                if answer.is_some_and(caught_up) {
+                    self.plan.forget_answer(uid);
+                }
+                let settled = self.plan.settled(uid).map(|s| s.resource_version.as_str());
+                let not_newer = |known| is_newer(resource_version(&target), known) == Some(false);
+                let echo = settled.is_some_and(not_newer);
+                self.compare(uid, &standing, &target, echo);
+            }
+        }
+    }
+
+    /// A watch that is behind our own writes for so long does not catch up: the API server's past
+    /// may be another one now. What the watch tells counts.
+    fn audit(&mut self) {
+        self.look_at_news();
+        for (uid, standing) in &self.deps.store.all() {
+            if let Some(target) = self.target(uid) {
+                self.plan.forget_answer(uid);
+                let settled = self.plan.settled(uid).map(|s| s.resource_version.as_str());
+                let echo = settled == Some(resource_version(&target));
+                self.compare(uid, standing, &target, echo);
+            }
+        }
+    }
+
+    /// Sends a pod's status anew if the API server's copy of it says something else. `echo`: that
+    /// copy is not newer than what our last word was answered with.
+    fn compare(&mut self, uid: &PodUid, standing: &Standing, target: &Arc<Pod>, echo: bool) {
+        if self.is_different(uid, standing, target, echo) {
+            let urgent = self.is_urgent(uid, standing);
+            self.plan
+                .tell(uid, &standing.status, urgent, Instant::now());
+        }
+    }
+
+    fn is_different(
+        &self,
+        uid: &PodUid,
+        standing: &Standing,
+        target: &Arc<Pod>,
+        echo: bool,
+    ) -> bool {
+        let settled = self.plan.settled(uid);
+        let Some(settled) = settled.filter(|s| s.api_uid == PodRef::of(target).uid) else {
+            return true;
+        };
+        if !Arc::ptr_eq(&settled.status, &standing.status) {
+            return true;
+        }
+        // A last phase that was held back goes when the containers have ended.
+        if echo && !settled.held_back {
+            return false;
+        }
+        let empty = PodStatus::default();
+        let api = target.status.as_ref().unwrap_or(&empty);
+        let merged = status::merge_for_api(&MergeInputs {
+            api_pod: target,
+            ours: &standing.status,
+            could_have_running_containers: self.deps.pods.could_have_running_containers(uid),
+            now: (self.deps.clock)(),
+        });
+        status::needs_update(api, &merged) || status::can_be_deleted(target, standing.finished)
+    }
+
+    fn send_what_is_due(&mut self) {
+        let now = Instant::now();
+        while let Some(uid) = self.plan.next(now) {
+            let Some(standing) = self.deps.store.get(&uid) else {
+                self.plan.let_go(&uid);
+                continue;
+            };
+            let Some(target) = self.target(&uid) else {
+                self.plan.park(&uid);
+                continue;
+            };
+            if self.is_gone(&uid, &target) {
+                self.plan.let_go(&uid);
+                continue;
+            }
+            let urgent = self.is_urgent(&uid, &standing);
+            let job = Job {
+                base: self.base(&uid, &target),
+                could_have_running_containers: self.deps.pods.could_have_running_containers(&uid),
+                priority: if urgent {
+                    Priority::Urgent
+                } else {
+                    Priority::Normal
+                },
+                now: (self.deps.clock)(),
+                uid,
+                target,
+                standing,
+            };
+            let flight = deliver(self.deps.kube.clone(), job);
+            self.flights.push(Box::pin(flight));
+        }
+    }
+
+    /// The object was found to be gone, and the watch has told nothing new of it since.
+    fn is_gone(&self, uid: &PodUid, target: &Pod) -> bool {
+        self.plan.settled(uid).is_some_and(|settled| {
+            settled.gone
+                && settled.api_uid == PodRef::of(target).uid
+                && settled.resource_version == resource_version(target)
+        })
+    }
+
+    fn land(&mut self, landed: Landed) {
+        let Landed { job, calls, end } = landed;
+        let target = PodRef::of(&job.target);
+        let settled = |object: &Pod, gone, held_back| Settled {
+            api_uid: target.uid.clone(),
+            status: job.standing.status.clone(),
+            resource_version: resource_version(object).to_owned(),
+            gone,
+            held_back,
+        };
+        let since = match end {
+            End::Told { object, held_back } => {
+                let settled = settled(&object, false, held_back);
+                let answer = (calls != Default::default()).then_some(object);
+                self.plan.settle(&job.uid, settled, answer)
+            }
+            End::Gone => {
+                debug!(pod = %target, podUID = %job.uid, "Pod is no longer at the API server");
+                self.plan
+                    .settle(&job.uid, settled(&job.target, true, false), None);
+                None
+            }
+            End::Failed {
+                error,
+                trouble,
+                unsure,
+                answer,
+            } => {
+                warn!(pod = %target, podUID = %job.uid, err = %error, "Failed to update status for pod");
+                lock(&self.numbers).failures += 1;
+                let stretch = self.random.random_range(1.0..1.2);
+                if let Some(answer) = answer {
+                    self.plan.keep_answer(&job.uid, answer);
+                }
+                self.plan
+                    .fail(&job.uid, trouble, unsure, stretch, Instant::now());
+                None
+            }
+        };
+        let mut numbers = lock(&self.numbers);
+        numbers.gets += calls.gets;
+        numbers.patches += calls.patches;
+        numbers.deletions += calls.deletes;
+        if let Some(since) = since {
+            numbers.durations.observe(since.elapsed());
+        }
+    }
+}
+
+fn resource_version(pod: &Pod) -> &str {
+    pod.metadata.resource_version.as_deref().unwrap_or_default()
+}
+
+/// Resource versions of one kind of object grow. `None` if they are not of the usual kind.
+fn is_newer(version: &str, than: &str) -> Option<bool> {
+    if version == than {
+        return Some(false);
+    }
+    let number = |text: &str| text.parse::<u128>().ok();
+    Some(number(version)? > number(than)?)
+}
