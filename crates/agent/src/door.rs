@@ -21,7 +21,7 @@ pub struct DoorDeps {
     /// Who was let in by an earlier life of the agent.
     pub admitted: AdmittedPods,
     /// Where who was let in is written down.
-    pub saver: Option<Saver<AdmittedPods>>,
+    pub savers: Vec<Saver<AdmittedPods>>,
 }
 
 impl DoorDeps {
@@ -31,7 +31,7 @@ impl DoorDeps {
             node: watch::Sender::new(Arc::new(node)).subscribe(),
             settings: AdmissionSettings::default(),
             admitted: AdmittedPods::default(),
-            saver: None,
+            savers: Vec::new(),
         }
     }
 }
@@ -135,7 +135,7 @@ impl Door {
     }
 
     fn write_down(&self) {
-        if let Some(saver) = &self.deps.saver {
+        for saver in &self.deps.savers {
             saver.set(self.admission.admitted().clone());
         }
     }

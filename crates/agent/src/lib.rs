@@ -120,7 +120,9 @@ impl Agent {
     pub fn build(config: AgentConfig, deps: AgentDeps) -> (Self, AgentHandle) {
         let mono = MonoClock::start();
         let desired = DesiredPods::default();
-        let status = StatusStore::new(config.gates);
+        let mirrors = desired.clone();
+        let status = StatusStore::new(config.gates)
+            .with_mirrors(Arc::new(move |pod| mirrors.mirror(&pod.full_name())));
         let (observer, observer_handle) = krablet_observer::build(
             config.observer,
             ObserverDeps {

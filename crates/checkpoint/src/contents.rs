@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use krablet_pod::AdmittedPods;
-use krablet_pod::api::Pod;
+use krablet_pod::api::{Pod, PodStatus};
+use krablet_pod::{AdmittedPods, marks};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::envelope::State;
@@ -15,8 +15,30 @@ pub struct DesiredPods {
     pub pods: Vec<Arc<Pod>>,
 }
 
+/// Mirror pods are not written down, for the manifests tell of them, and of statuses only what says
+/// whether a pod is over: what the runtime knows changes too often to be worth a write.
 fn write_pods<S: Serializer>(pods: &[Arc<Pod>], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(pods.iter().map(AsRef::as_ref))
+    let own = pods.iter().filter(|pod| !marks::is_mirror(pod));
+    serializer.collect_seq(own.map(|pod| essence(pod)))
+}
+
+fn essence(pod: &Pod) -> Pod {
+    let status = pod.status.as_ref().map(|status| PodStatus {
+        phase: status.phase.clone(),
+        reason: status.reason.clone(),
+        message: status.message.clone(),
+        start_time: status.start_time.clone(),
+        qos_class: status.qos_class.clone(),
+        ..PodStatus::default()
+    });
+    let mut metadata = pod.metadata.clone();
+    // It would have to be written anew with each change of the status.
+    metadata.resource_version = None;
+    Pod {
+        metadata,
+        spec: pod.spec.clone(),
+        status,
+    }
 }
 
 fn read_pods<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<Pod>>, D::Error> {

@@ -169,14 +169,18 @@ enum Change {
 
 /// What of a known pod changed, and the pod as it is to be kept from now on.
 fn compare(old: &Arc<Pod>, new: &Arc<Pod>) -> (Option<Change>, Arc<Pod>) {
-    if same_wish(old, new) {
-        if same_status(old.status.as_ref(), new.status.as_ref()) {
+    let version = &new.metadata.resource_version;
+    if version.is_some() && *version == old.metadata.resource_version {
+        return (None, old.clone());
+    }
+    let change = match same_wish(old, new) {
+        true if same_status(old.status.as_ref(), new.status.as_ref()) => {
             return (None, old.clone());
         }
-        let mut pod = (**old).clone();
-        pod.status = new.status.clone();
-        return (Some(Change::Reconcile), Arc::new(pod));
-    }
+        true => Change::Reconcile,
+        false if new.metadata.deletion_timestamp.is_some() => Change::Delete,
+        false => Change::Update,
+    };
     let mut pod = (**new).clone();
     let annotations = pod.metadata.annotations.get_or_insert_default();
     for key in LOCAL_ANNOTATIONS {
@@ -184,10 +188,6 @@ fn compare(old: &Arc<Pod>, new: &Arc<Pod>) -> (Option<Change>, Arc<Pod>) {
             annotations.insert(key.to_owned(), value.to_owned());
         }
     }
-    let change = match pod.metadata.deletion_timestamp {
-        Some(_) => Change::Delete,
-        None => Change::Update,
-    };
     (Some(change), Arc::new(pod))
 }
 

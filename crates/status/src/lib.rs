@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use krablet_core::restart::RestartGates;
 use krablet_core::status::{self, AcceptInputs};
 use krablet_pod::api::{Pod, PodStatus};
-use krablet_pod::{ContainerId, PodRef, PodUid};
+use krablet_pod::{ContainerId, PodRef, PodUid, marks};
 use tokio::sync::watch;
 use tracing::error;
 
@@ -31,7 +31,11 @@ pub struct StatusStore {
     standings: Arc<Mutex<BTreeMap<PodUid, Standing>>>,
     bell: watch::Sender<u64>,
     gates: RestartGates,
+    mirror: Option<MirrorOf>,
 }
+
+/// The mirror pod of a static pod, as the API server has it.
+pub type MirrorOf = Arc<dyn Fn(&PodRef) -> Option<Arc<Pod>> + Send + Sync>;
 
 impl StatusStore {
     pub fn new(gates: RestartGates) -> Self {
@@ -39,6 +43,15 @@ impl StatusStore {
             standings: Arc::default(),
             bell: watch::Sender::new(0),
             gates,
+            mirror: None,
+        }
+    }
+
+    /// What a mirror pod says counts where this agent has not said anything yet.
+    pub fn with_mirrors(self, mirror: MirrorOf) -> Self {
+        Self {
+            mirror: Some(mirror),
+            ..self
         }
     }
 
@@ -103,16 +116,22 @@ impl StatusStore {
         terminate: bool,
         make: impl FnOnce(Option<&PodStatus>) -> Option<PodStatus>,
     ) -> bool {
-        let uid = PodRef::of(pod).uid;
+        let pod_ref = PodRef::of(pod);
+        let uid = pod_ref.uid.clone();
+        let mirror = match marks::is_static(pod) {
+            true => self.mirror.as_ref().and_then(|mirror| mirror(&pod_ref)),
+            false => None,
+        };
+        let mirror = mirror.as_ref().and_then(|m| m.status.as_ref());
         let changed = self.with(|standings| {
             let old = standings.get(&uid);
-            let Some(new) = make(old.map(|s| &*s.status)) else {
+            let Some(new) = make(old.map(|s| &*s.status).or(mirror)) else {
                 return false;
             };
             let inputs = AcceptInputs {
                 pod,
                 cached: old.map(|s| &*s.status),
-                mirror: None,
+                mirror,
                 now,
                 terminate,
                 gates: self.gates,

@@ -15,7 +15,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use krablet_testbed::{
     ClientCertificate, Component, ControlPlane, ControlPlaneOptions, Kubeconfig, Trust, User,
-    eventually, eventually_or, leftovers,
+    eventually, eventually_or, leftovers, sweep,
 };
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustix::process::{Pid, Signal, kill_process};
@@ -277,7 +277,7 @@ fn runs(pid: u32) -> bool {
 }
 
 #[tokio::test]
-async fn planes_are_apart_and_a_panic_takes_one_down() {
+async fn planes_are_apart_and_go_with_a_panic_or_a_sweep() {
     let (one, two) = tokio::join!(ControlPlane::up(bare()), ControlPlane::up(bare()));
     let (one, two) = (one.unwrap(), two.unwrap());
     one.create("/api/v1/nodes", &node("mine")).await.unwrap();
@@ -294,10 +294,22 @@ async fn planes_are_apart_and_a_panic_takes_one_down() {
     assert_eq!(leftovers(&panicked), Vec::<String>::new());
     assert!(!pids.into_iter().any(runs));
     two.get_json("/api/v1/nodes").await.unwrap();
-    // Nothing is left of one that does not hear anything either.
+    // One whose keeper was killed is swept, even when a part of it does not hear anything.
     two.pause_apiserver().unwrap();
-    two.down().await.unwrap();
-    assert_eq!(leftovers(&kept), Vec::<String>::new());
+    let keeper = i32::try_from(two.keeper_pid()).unwrap();
+    kill_process(Pid::from_raw(keeper).unwrap(), Signal::KILL).unwrap();
+    assert!(two.down().await.is_err(), "the keeper is gone");
+    assert!(!leftovers(&kept).is_empty());
+    tokio::task::spawn_blocking(sweep).await.unwrap().unwrap();
+    nothing_is_left(&kept).await;
+}
+
+async fn nothing_is_left(name: &str) {
+    eventually(LONG, "all is cleaned up", async || match leftovers(name) {
+        left if left.is_empty() => Ok(()),
+        left => Err(left.join("\n")),
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -322,14 +334,6 @@ async fn nothing_is_left_after_the_owner_is_killed() {
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     owner.wait().await.unwrap();
     for name in names {
-        eventually(
-            LONG,
-            "the keeper has cleaned up",
-            async || match leftovers(&name) {
-                left if left.is_empty() => Ok(()),
-                left => Err(left.join("\n")),
-            },
-        )
-        .await;
+        nothing_is_left(&name).await;
     }
 }

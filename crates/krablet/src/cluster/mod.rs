@@ -7,11 +7,11 @@ mod node;
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use krablet_agent::{AgentHandle, Cluster, DoorDeps, node_view};
 use krablet_config::Loaded;
-use krablet_core::admission::{AdmissionSettings, NodeView};
-use krablet_cri::{ImageClient, RuntimeClient};
+use krablet_core::admission::{AdmissionSettings, KernelVersion, NodeView, SysctlAllowlist};
+use krablet_cri::{ImageClient, RuntimeClient, RuntimeService};
 use krablet_events::Recorder;
 use krablet_events::sink::SinkConfig;
 use krablet_kube::Kube;
@@ -24,6 +24,7 @@ use krablet_pod::api::Node;
 use krablet_pod::paths::RootDir;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tracing::warn;
 
 use adapters::{HeldImages, RuntimeReports};
 
@@ -48,7 +49,35 @@ pub struct Ties {
     lease: LeaseTask,
     runtime: RuntimeWatch,
     identity: identity::Keeper,
+    pod_network: PodNetwork,
     clock: Arc<dyn WallClock>,
+}
+
+/// Tells the runtime which addresses the cluster gave to the pods of this node.
+struct PodNetwork {
+    node: watch::Receiver<Option<Arc<Node>>>,
+    runtime: RuntimeClient,
+}
+
+impl PodNetwork {
+    async fn run(mut self) {
+        let mut told = String::new();
+        loop {
+            let node = self.node.borrow_and_update().clone();
+            let spec = node.as_ref().and_then(|node| node.spec.as_ref());
+            let ranges = spec.and_then(|s| s.pod_cidrs.as_ref().map(|c| c.join(",")));
+            let ranges = ranges.unwrap_or_default();
+            if !ranges.is_empty() && ranges != told {
+                match self.runtime.update_runtime_config(&ranges).await {
+                    Ok(()) => told = ranges,
+                    Err(e) => warn!(err = %e, "Could not tell the runtime the addresses of pods"),
+                }
+            }
+            if self.node.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
 }
 
 /// Whether the user wants the node to be part of a cluster.
@@ -59,11 +88,11 @@ pub fn is_wanted(loaded: &Loaded) -> bool {
 /// A node on its own: the door looks at what the node would tell of itself.
 pub async fn alone(ground: &Ground<'_>, tasks: &mut JoinSet<()>) -> Result<DoorDeps> {
     let view = own_view(ground).await?;
-    let memory = memory::admitted(ground, tasks).await;
+    let (admitted, savers) = memory::admitted(ground, tasks).await;
     Ok(DoorDeps {
-        settings: settings(),
-        admitted: memory.value,
-        saver: Some(memory.saver),
+        settings: settings(ground)?,
+        admitted,
+        savers,
         ..DoorDeps::of(view)
     })
 }
@@ -113,8 +142,13 @@ pub async fn join(
     );
     let (door, open) = door(ground, &handle, registers, tasks).await?;
     let cluster = cluster(ground, kube, &handle, open, tasks).await;
+    let pod_network = PodNetwork {
+        node: handle.node(),
+        runtime: ground.runtime.clone(),
+    };
     let ties = Ties {
         board,
+        pod_network,
         node,
         lease,
         runtime,
@@ -158,7 +192,7 @@ async fn door(
     registers: bool,
     tasks: &mut JoinSet<()>,
 ) -> Result<(DoorDeps, watch::Receiver<bool>)> {
-    let memory = memory::admitted(ground, tasks).await;
+    let (admitted, savers) = memory::admitted(ground, tasks).await;
     let (view, views) = watch::channel(Arc::new(own_view(ground).await?));
     let (open, opened) = watch::channel(!registers);
     let mut node = handle.node();
@@ -176,19 +210,27 @@ async fn door(
     });
     let deps = DoorDeps {
         node: views,
-        settings: settings(),
-        admitted: memory.value,
-        saver: Some(memory.saver),
+        settings: settings(ground)?,
+        admitted,
+        savers,
     };
     Ok((deps, opened))
 }
 
-fn settings() -> AdmissionSettings {
-    AdmissionSettings {
+fn settings(ground: &Ground<'_>) -> Result<AdmissionSettings> {
+    let release = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    let unsafe_ones = &ground.loaded.config.runtime.allowed_unsafe_sysctls;
+    let sysctls = SysctlAllowlist::new(unsafe_ones, KernelVersion::parse(&release))
+        .context("allowedUnsafeSysctls")?;
+    Ok(AdmissionSettings {
+        sysctls,
         apparmor: std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
             .is_ok_and(|text| text.starts_with('Y')),
         ..AdmissionSettings::default()
-    }
+    })
 }
 
 fn machine(ground: &Ground<'_>) -> Arc<dyn MachineFacts> {
@@ -209,8 +251,10 @@ impl Ties {
             lease,
             runtime,
             identity,
+            pod_network,
             clock,
         } = self;
+        tasks.spawn(pod_network.run());
         tasks.spawn(identity.run());
         tasks.spawn(node.run());
         tasks.spawn(lease.run());
