@@ -36,6 +36,7 @@ use krablet_runtime::rotation::{LogRotation, RotationConfig, RotationDeps};
 use krablet_runtime::{PodRuntime, RuntimeConfig, RuntimeDeps};
 use krablet_sources::{SourceSet, Sources, SourcesEnds};
 use krablet_status::StatusStore;
+use krablet_status::sender::SenderHandle;
 use krablet_volumes::{Volumes, VolumesConfig, VolumesDeps};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -103,6 +104,8 @@ pub struct AgentHandle {
     pub metrics: Metrics,
     /// What is counted when somebody asks.
     pub accounts: Accounts,
+    /// Who brings statuses to the API server, if there is one.
+    pub sender: Option<SenderHandle>,
 }
 
 /// A built agent, not yet running.
@@ -128,6 +131,7 @@ impl Agent {
             ObserverDeps {
                 runtime: deps.runtime.clone(),
                 files: deps.files.clone(),
+                clock: deps.clock.clone(),
                 seed: config.seed,
             },
         );
@@ -204,7 +208,7 @@ impl Agent {
         let (sources, SourcesEnds { sets, updates }) =
             Sources::build(deps.recorder.clone(), deps.clock.clone());
         let turn = watch::Sender::new(Instant::now());
-        let handle = AgentHandle {
+        let mut handle = AgentHandle {
             desired: desired.clone(),
             status: status.clone(),
             observer: observer_handle.clone(),
@@ -213,6 +217,7 @@ impl Agent {
             turn: turn.subscribe(),
             metrics,
             accounts: accounts.clone(),
+            sender: None,
         };
         let (cluster, sender) = match deps.cluster {
             Some(cluster) => {
@@ -222,6 +227,7 @@ impl Agent {
             }
             None => (None, None),
         };
+        handle.sender.clone_from(&sender);
         let inputs = Inputs {
             updates,
             changes: observer_handle.take_changes(),

@@ -110,11 +110,12 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
     recorder.normal(Subject::Node, reason::STARTING, "Starting krablet.");
 
     tasks.spawn(agent.run());
+    let certificate = ties.as_ref().and_then(|t| t.certificate.clone());
     if let Some(ties) = ties {
         ties.spawn(&handle, &mut tasks);
     }
     start_sources(config, &machine, &root, &deps, &handle, &mut tasks);
-    let view = Arc::new(AgentView::new(
+    let view = AgentView::new(
         handle.clone(),
         recorder,
         clock,
@@ -125,7 +126,8 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
             gates: loaded.gates.clone(),
         },
         config,
-    ));
+    );
+    let view = Arc::new(view.with_certificate(certificate));
     open_doors(config, &root, view, &mut tasks).await?;
     notify_ready();
 

@@ -12,6 +12,7 @@ use krablet_agent::AgentHandle;
 use krablet_config::KubeletConfiguration;
 use krablet_cri::CallLog;
 use krablet_events::Recorder;
+use krablet_identity::rotation::IdentityHandle;
 use krablet_linux::WallClock;
 use krablet_metrics::ProcessStats;
 use krablet_pod::PodRef;
@@ -20,7 +21,7 @@ use krablet_server::NodeView;
 use tokio::sync::watch;
 
 pub use scrape::Facts;
-use scrape::Moment;
+use scrape::{CertificateNumbers, Moment};
 
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 
@@ -30,6 +31,8 @@ pub struct AgentView {
     clock: Arc<dyn WallClock>,
     calls: CallLog,
     facts: Facts,
+    /// The node's own certificate, if it has one.
+    certificate: Option<IdentityHandle>,
     /// The sync loop must have turned within this time.
     turn_limit: Duration,
 }
@@ -50,7 +53,15 @@ impl AgentView {
             clock,
             calls,
             facts,
+            certificate: None,
             turn_limit: (2 * sync).max(Duration::from_secs(300)),
+        }
+    }
+
+    pub fn with_certificate(self, certificate: Option<IdentityHandle>) -> Self {
+        Self {
+            certificate,
+            ..self
         }
     }
 }
@@ -96,7 +107,8 @@ impl NodeView for AgentView {
     }
 
     fn metrics(&self) -> String {
-        let moment = Moment::of(&self.handle, self.calls.snapshot(), self.clock.now());
+        let mut moment = Moment::of(&self.handle, self.calls.snapshot(), self.clock.now());
+        moment.certificate = self.certificate.as_ref().map(CertificateNumbers::of);
         scrape::metrics(&self.facts, &moment, &self.handle.metrics)
     }
 

@@ -58,6 +58,8 @@ pub const IMAGE_PULL: [f64; 18] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0,
     1200.0, 1800.0, 2700.0, 3600.0,
 ];
+/// Of statuses on their way to the API server.
+pub const STATUS_SYNC: [f64; 11] = [0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 /// 0.005 × 2.5ⁿ
 pub const RUNTIME_CALL: [f64; 14] = [
     0.005,
@@ -145,6 +147,14 @@ series! {
         "Times the runtime's event stream was opened";
     EVENTED_PLEG_CONNECTION_ERRORS: Metrics "ALPHA" Counter, "kubelet_evented_pleg_connection_error_count" []
         "Times the runtime's event stream could not be opened or was lost";
+    EVENTED_PLEG_LATENCY: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_evented_pleg_connection_latency_seconds" []
+        "Time the runtime's events took to get here, by the wall clock";
+    POD_STATUS_SYNC_DURATION: Metrics "ALPHA" Histogram(&STATUS_SYNC), "kubelet_pod_status_sync_duration_seconds" []
+        "Time from a change of a pod's status until the API server has it";
+    CERTIFICATE_TTL: Metrics "ALPHA" Gauge, "kubelet_certificate_manager_client_ttl_seconds" []
+        "Seconds until the node's client certificate expires, negative if it has; +Inf without one";
+    CERTIFICATE_RENEW_ERRORS: Metrics "ALPHA" Counter, "kubelet_certificate_manager_client_expiration_renew_errors" []
+        "Renewals of the node's client certificate that failed";
     RUNTIME_OPERATIONS: Metrics "ALPHA" Counter, "kubelet_runtime_operations_total" ["operation_type"]
         "Calls to the runtime that ended";
     RUNTIME_OPERATIONS_ERRORS: Metrics "ALPHA" Counter, "kubelet_runtime_operations_errors_total" ["operation_type"]

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use krablet_cri::RuntimeService;
-use krablet_linux::Files;
+use krablet_linux::{Files, WallClock};
 use tokio::sync::watch;
 
 pub use change::{Change, Changes};
@@ -128,6 +128,8 @@ pub struct ObserverDeps {
     pub runtime: Arc<dyn RuntimeService>,
     /// Termination messages and logs are read through it.
     pub files: Arc<dyn Files>,
+    /// To tell how old the runtime's events are when they come.
+    pub clock: Arc<dyn WallClock>,
     /// Of the audits' jitter.
     pub seed: u64,
 }
@@ -140,6 +142,7 @@ pub fn build(config: ObserverConfig, deps: ObserverDeps) -> (Observer, ObserverH
         config,
         runtime: deps.runtime,
         files: deps.files,
+        clock: deps.clock,
         seed: deps.seed,
         shared: shared.clone(),
         health,

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use krablet_cri::{EventStream, RuntimeService, v1};
-use krablet_linux::Files;
+use krablet_linux::{Files, WallClock};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::{PodRef, PodUid, Ticket};
 use tokio::sync::watch;
@@ -51,6 +51,7 @@ pub struct Observer {
     pub(crate) config: ObserverConfig,
     pub(crate) runtime: Arc<dyn RuntimeService>,
     pub(crate) files: Arc<dyn Files>,
+    pub(crate) clock: Arc<dyn WallClock>,
     pub(crate) seed: u64,
     pub(crate) shared: Arc<Shared>,
     pub(crate) health: watch::Sender<RuntimeHealth>,
@@ -407,7 +408,7 @@ impl Owner {
             Some(Err(error)) => return self.stream_lost(Some(error), now),
             None => return self.stream_lost(None, now),
         };
-        self.observer.shared.stats().events += 1;
+        self.count_event(event.created_at);
         let owner = convert::pod_of_event(&event);
         match owner.or_else(|| self.table.owner_of(&event.container_id)) {
             Some(uid) => {
@@ -417,6 +418,14 @@ impl Owner {
             // Something happened somewhere.
             None => self.pacing.audit_soon(now),
         }
+    }
+
+    fn count_event(&self, created_at: i64) {
+        let age = self.observer.clock.now().as_nanosecond() - i128::from(created_at);
+        let age = Duration::from_nanos(u64::try_from(age).unwrap_or_default());
+        let mut stats = self.observer.shared.stats();
+        stats.events += 1;
+        stats.event_ages.record(age);
     }
 
     fn stream_lost(&mut self, error: Option<krablet_cri::Error>, now: Instant) {

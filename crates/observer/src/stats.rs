@@ -63,5 +63,7 @@ pub struct ObserverStats {
     pub refreshes: u64,
     pub refresh_failures: u64,
     pub events: u64,
+    /// How long events took from the runtime to here, by the wall clock.
+    pub event_ages: Histogram,
     pub stream_losses: u64,
 }

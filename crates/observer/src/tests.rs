@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use krablet_cri::v1;
+use krablet_linux::fake::FixedClock;
 use krablet_pod::observed::{ContainerState, ObservedPod};
 use krablet_pod::{PodRef, PodUid};
 use tokio::task::JoinSet;
@@ -31,6 +33,7 @@ impl Bed {
         let deps = ObserverDeps {
             runtime: runtime.clone(),
             files: files.clone(),
+            clock: Arc::new(FixedClock::at(Timestamp::UNIX_EPOCH)),
             seed: 1,
         };
         let (observer, handle) = build(ObserverConfig::default(), deps);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
-use krablet_identity::rotation::{self, First, Rotation, RotationDeps};
+use krablet_identity::rotation::{self, First, IdentityHandle, Rotation, RotationDeps};
 use krablet_identity::{CertStore, Join, Renewal, Start, StartFiles, begin};
 use krablet_kube::{
     Api, ApiError, Call, Credentials, HttpApi, HttpApiConfig, IdentityReceiver, Kube, Kubeconfig,
@@ -18,6 +18,9 @@ use super::Ground;
 
 /// Keeps the node's certificate alive, if it has one of its own.
 pub struct Keeper(Option<Rotation>);
+
+/// The way to the API server, who keeps the certificate, and what is counted of it.
+pub type Built = (Kube, Keeper, Option<IdentityHandle>);
 
 impl Keeper {
     /// Ends only when there is nothing more to hope for.
@@ -33,7 +36,7 @@ impl Keeper {
 }
 
 /// Decides with what to begin; nothing is asked of the API server before the keeper runs.
-pub async fn build(ground: &Ground<'_>) -> Result<(Kube, Keeper)> {
+pub async fn build(ground: &Ground<'_>) -> Result<Built> {
     let flags = &ground.loaded.flags;
     let store = CertStore::open(flags.cert_dir.clone().into(), ground.files.clone())
         .await
@@ -55,7 +58,7 @@ pub async fn build(ground: &Ground<'_>) -> Result<(Kube, Keeper)> {
         } => {
             let credentials = Credentials::of(&kubeconfig, ground.clock.clone())?;
             let api = client(ground, &kubeconfig, credentials)?;
-            return Ok((Kube::new(Arc::new(api)), Keeper(None)));
+            return Ok((Kube::new(Arc::new(api)), Keeper(None), None));
         }
         Start::Existing {
             kubeconfig,
@@ -90,7 +93,7 @@ pub async fn build(ground: &Ground<'_>) -> Result<(Kube, Keeper)> {
         Renewal::Keep => None,
         _ => krablet_identity::watch(&begun.store.directories()).ok(),
     };
-    let (rotation, _handle) = rotation::build(
+    let (rotation, handle) = rotation::build(
         RotationDeps {
             node_name: ground.name.to_owned(),
             renewal: begun.renewal,
@@ -103,7 +106,7 @@ pub async fn build(ground: &Ground<'_>) -> Result<(Kube, Keeper)> {
         },
         first,
     );
-    Ok((kube, Keeper(Some(rotation))))
+    Ok((kube, Keeper(Some(rotation)), Some(handle)))
 }
 
 fn client(

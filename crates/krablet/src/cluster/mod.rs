@@ -14,6 +14,7 @@ use krablet_core::admission::{AdmissionSettings, KernelVersion, NodeView, Sysctl
 use krablet_cri::{ImageClient, RuntimeClient, RuntimeService};
 use krablet_events::Recorder;
 use krablet_events::sink::SinkConfig;
+use krablet_identity::rotation::IdentityHandle;
 use krablet_kube::Kube;
 use krablet_linux::{Files, HostFacts, MachineFacts, WallClock};
 use krablet_node::{
@@ -49,6 +50,8 @@ pub struct Ties {
     lease: LeaseTask,
     runtime: RuntimeWatch,
     identity: identity::Keeper,
+    /// What is counted of the node's certificate, if it has one of its own.
+    pub certificate: Option<IdentityHandle>,
     pod_network: PodNetwork,
     clock: Arc<dyn WallClock>,
 }
@@ -102,7 +105,7 @@ pub async fn join(
     ground: &Ground<'_>,
     tasks: &mut JoinSet<()>,
 ) -> Result<(Cluster, DoorDeps, Ties)> {
-    let (kube, identity) = identity::build(ground).await?;
+    let (kube, identity, certificate) = identity::build(ground).await?;
     let board = HealthBoard::default();
     let (runtime, facts) = RuntimeWatch::build(
         RuntimeWatchConfig::default(),
@@ -153,6 +156,7 @@ pub async fn join(
         lease,
         runtime,
         identity,
+        certificate,
         clock: ground.clock.clone(),
     };
     Ok((cluster, door, ties))
@@ -253,6 +257,7 @@ impl Ties {
             identity,
             pod_network,
             clock,
+            certificate: _,
         } = self;
         tasks.spawn(pod_network.run());
         tasks.spawn(identity.run());

@@ -8,12 +8,14 @@ use krablet_agent::{AgentHandle, WorkingPods};
 use krablet_config::gates::Stage;
 use krablet_config::{FeatureGates, Gate, KUBERNETES_VERSION};
 use krablet_cri::{Call, CallStats};
+use krablet_identity::rotation::IdentityHandle;
 use krablet_linux::CgroupVersion;
 use krablet_metrics::{Distribution, Metrics, Page, ProcessStats, Series, series};
 use krablet_observer::{Histogram, ObserverStats};
 use krablet_pod::observed::{ContainerState, ObservedPod};
 use krablet_pod::{PodRef, marks};
 use krablet_probes::{Durations, ProbeMetrics};
+use krablet_status::sender::SyncDurations;
 use tokio::time::Instant;
 
 /// What does not change while the agent runs.
@@ -21,6 +23,22 @@ pub struct Facts {
     pub node_name: String,
     pub cgroup_version: CgroupVersion,
     pub gates: FeatureGates,
+}
+
+/// The node's own client certificate.
+#[derive(Clone, Copy, Debug)]
+pub struct CertificateNumbers {
+    pub ttl_seconds: f64,
+    pub renew_errors: u64,
+}
+
+impl CertificateNumbers {
+    pub fn of(identity: &IdentityHandle) -> Self {
+        Self {
+            ttl_seconds: identity.ttl_seconds(),
+            renew_errors: identity.renew_errors(),
+        }
+    }
 }
 
 /// Pods from the API server, and static ones.
@@ -47,6 +65,10 @@ pub struct Moment {
     pub active: PodCount,
     pub working: BTreeMap<WorkingPods, u64>,
     /// What the runtime was last seen to hold.
+    pub mirrors: u64,
+    /// How long statuses took to the API server, if there is one.
+    pub statuses: Option<SyncDurations>,
+    pub certificate: Option<CertificateNumbers>,
     pub runtime: Vec<Arc<ObservedPod>>,
     pub observer: ObserverStats,
     /// When the runtime was last observed with success.
@@ -75,6 +97,9 @@ impl Moment {
             instant: Instant::now(),
             desired,
             active,
+            mirrors: handle.desired.mirrors().len() as u64,
+            statuses: handle.sender.as_ref().map(|s| s.numbers().durations),
+            certificate: None,
             working: handle.accounts.working_pods(wanted),
             runtime: handle.observer.all(),
             observer: handle.observer.stats(),
@@ -90,6 +115,7 @@ pub fn metrics(facts: &Facts, moment: &Moment, counted: &Metrics) -> String {
     let mut page = Page::default();
     counted.put_on(&mut page);
     put_facts(&mut page, facts);
+    put_cluster(&mut page, moment);
     put_pods(&mut page, moment);
     put_runtime(&mut page, &moment.runtime);
     put_observer(&mut page, moment);
@@ -189,7 +215,7 @@ fn put_pods(page: &mut Page, moment: &Moment) {
         page.count(series, &[""], count.api);
         page.count(series, &["true"], count.fixed);
     }
-    page.count(&series::MIRROR_PODS, &[], 0);
+    page.count(&series::MIRROR_PODS, &[], moment.mirrors);
     for (group, count) in &moment.working {
         let labels = [group.config, group.lifecycle, group.is_static];
         page.count(&series::WORKING_PODS, &labels, *count);
@@ -211,11 +237,24 @@ fn put_runtime(page: &mut Page, pods: &[Arc<ObservedPod>]) {
     }
 }
 
+/// What only a node of a cluster has to tell.
+fn put_cluster(page: &mut Page, moment: &Moment) {
+    if let Some(seen) = &moment.statuses {
+        let seen = Distribution::of(&series::STATUS_SYNC, &seen.buckets, seen.count, seen.sum);
+        page.distribution(&series::POD_STATUS_SYNC_DURATION, &[], seen);
+    }
+    if let Some(own) = &moment.certificate {
+        page.number(&series::CERTIFICATE_TTL, &[], own.ttl_seconds);
+        page.count(&series::CERTIFICATE_RENEW_ERRORS, &[], own.renew_errors);
+    }
+}
+
 fn put_observer(page: &mut Page, moment: &Moment) {
     let stats = &moment.observer;
     for (series, seen) in [
         (&series::PLEG_RELIST_DURATION, &stats.audit_durations),
         (&series::PLEG_RELIST_INTERVAL, &stats.audit_intervals),
+        (&series::EVENTED_PLEG_LATENCY, &stats.event_ages),
     ] {
         page.distribution(series, &[], of_observer(seen));
     }

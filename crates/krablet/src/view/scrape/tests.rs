@@ -111,6 +111,16 @@ fn moment(calls: CallStats) -> Moment {
         instant,
         desired: PodCount { api: 0, fixed: 2 },
         active: PodCount { api: 0, fixed: 1 },
+        mirrors: 1,
+        statuses: Some(SyncDurations {
+            count: 1,
+            sum: 0.2,
+            ..SyncDurations::default()
+        }),
+        certificate: Some(CertificateNumbers {
+            ttl_seconds: 60.0,
+            renew_errors: 1,
+        }),
         working: [(group, 2)].into(),
         runtime: runtime(),
         observer: ObserverStats {
