@@ -64,7 +64,7 @@ impl SyncLoop {
         let update = Update {
             kill: Some(KillRequest {
                 evicted: true,
-                status: Some(Arc::new(admission::preempted())),
+                status: Some(Arc::new(admission::preempted(&pod))),
                 ..KillRequest::default()
             }),
             ..Update::new(&pod, UpdateKind::Kill)

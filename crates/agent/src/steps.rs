@@ -509,6 +509,11 @@ impl Steps {
                 new.phase = Some(o.phase.to_owned());
                 new.reason = Some(o.reason.clone());
                 new.message = Some(o.message.clone());
+                if let Some(condition) = &o.condition {
+                    let conditions = new.conditions.get_or_insert_default();
+                    conditions.retain(|c| c.type_ != condition.type_);
+                    conditions.push(condition.clone());
+                }
             }
             let accounts = &self.parts.accounts;
             accounts.status_changes(pod, &pod_ref.uid, old, &new, now);

@@ -202,16 +202,17 @@ pub const PREEMPTING: &str = "Preempting";
 pub const PREEMPTING_MESSAGE: &str = "Preempted in order to admit critical pod";
 
 /// What the final status of a pod says that had to make room.
-pub fn preempted() -> StatusOverride {
+pub fn preempted(pod: &Pod) -> StatusOverride {
     StatusOverride {
         phase: "Failed",
         reason: PREEMPTING.into(),
         message: PREEMPTING_MESSAGE.into(),
+        condition: Some(preempted_condition(pod)),
     }
 }
 
 /// The condition of a pod that had to make room; its time is the accepting side's to set.
-pub fn preempted_condition(pod: &Pod) -> PodCondition {
+fn preempted_condition(pod: &Pod) -> PodCondition {
     PodCondition {
         type_: "DisruptionTarget".into(),
         status: "True".into(),

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use krablet_pod::api::Pod;
+use krablet_pod::api::{Pod, PodCondition};
 use krablet_pod::{PodRef, PodUid, marks};
 
 pub use record::Stage;
@@ -58,11 +58,13 @@ impl Desired {
 }
 
 /// What a killer (eviction, deadline, shutdown) wants the final status to say.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StatusOverride {
     pub phase: &'static str,
     pub reason: String,
     pub message: String,
+    /// Why the pod was disrupted, for controllers that count failures.
+    pub condition: Option<PodCondition>,
 }
 
 /// Options of a kill.

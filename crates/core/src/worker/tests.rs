@@ -362,6 +362,7 @@ fn the_last_status_override_wins() {
             phase: "Failed",
             reason: reason.into(),
             message: String::new(),
+            condition: None,
         })),
         evicted: true,
         ..KillRequest::default()

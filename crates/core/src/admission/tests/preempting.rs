@@ -168,10 +168,10 @@ fn those_on_their_way_out_are_waited_for_first() {
 
 #[test]
 fn what_the_victims_are_told() {
-    let told = preempted();
+    let told = preempted(&pod("a"));
     assert_eq!((told.phase, told.reason.as_str()), ("Failed", "Preempting"));
     assert_eq!(told.message, "Preempted in order to admit critical pod");
-    let condition = preempted_condition(&pod("a"));
+    let condition = told.condition.unwrap_or_default();
     assert_eq!(condition.type_, "DisruptionTarget");
     assert_eq!(condition.reason.as_deref(), Some("TerminationByKubelet"));
 }
