@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use krablet_checkpoint::Saver;
 use krablet_core::admission::{
@@ -11,6 +12,10 @@ use krablet_core::admission::{
 use krablet_pod::api::{Node, Pod};
 use krablet_pod::{AdmittedPods, PodRef, PodUid, resources};
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How long the label that lets a pod in may be on its way.
+const DOUBT: Duration = Duration::from_secs(1);
 
 /// What the door is made of.
 #[derive(Clone)]
@@ -62,6 +67,9 @@ pub(crate) struct Door {
     conditions: NodeConditions,
     /// Pods that may come in when others have gone.
     waiting: BTreeMap<PodUid, Arc<Pod>>,
+    /// Pods that only the node's labels keep out: newer ones may be on their way.
+    doubted: BTreeMap<PodUid, Arc<Pod>>,
+    doubted_until: Instant,
 }
 
 impl Door {
@@ -71,6 +79,8 @@ impl Door {
             deps,
             conditions: NodeConditions::default(),
             waiting: BTreeMap::new(),
+            doubted: BTreeMap::new(),
+            doubted_until: Instant::now(),
         }
     }
 
@@ -107,8 +117,32 @@ impl Door {
         verdict
     }
 
+    /// Keeps a pod for a second look.
+    pub(crate) fn doubt(&mut self, pod: &Arc<Pod>) {
+        if self.doubted.is_empty() {
+            self.deps.node.mark_unchanged();
+            self.doubted_until = Instant::now() + DOUBT;
+        }
+        self.doubted.insert(PodRef::of(pod).uid, pod.clone());
+    }
+
+    /// The pods whose second look is due: the node has changed, or has had its time to. May be
+    /// dropped and called again without losing one.
+    pub(crate) async fn second_look(&mut self) -> Vec<Arc<Pod>> {
+        if self.doubted.is_empty() {
+            return std::future::pending().await;
+        }
+        tokio::select! {
+            biased;
+            Ok(()) = self.deps.node.changed() => {}
+            () = tokio::time::sleep_until(self.doubted_until) => {}
+        }
+        std::mem::take(&mut self.doubted).into_values().collect()
+    }
+
+    /// Whether it is not decided yet what becomes of a pod.
     pub(crate) fn is_waiting(&self, uid: &PodUid) -> bool {
-        self.waiting.contains_key(uid)
+        self.waiting.contains_key(uid) || self.doubted.contains_key(uid)
     }
 
     /// A pod has ended. Those to ask again, since there is more room.
@@ -119,6 +153,7 @@ impl Door {
 
     /// Nobody wants this pod any more.
     pub(crate) fn gone(&mut self, uid: &PodUid) {
+        self.doubted.remove(uid);
         if self.waiting.remove(uid).is_some() {
             self.admission.ended(uid);
         }

@@ -15,6 +15,23 @@ use crate::sync_loop::SyncLoop;
 impl SyncLoop {
     /// Whether a worker may have the pod.
     pub(crate) fn may_enter(&mut self, pod: &Arc<Pod>) -> bool {
+        self.is_let_in(pod, false)
+    }
+
+    /// The second look at a pod that only the node's labels kept out.
+    pub(crate) fn look_again(&mut self, pod: &Arc<Pod>) {
+        let uid = PodRef::of(pod).uid;
+        let wanted = self.parts.desired.get(&uid);
+        if let Some(pod) = wanted
+            && !self.workers.is_known(&uid)
+            && self.is_let_in(&pod, true)
+        {
+            self.send(&pod, UpdateKind::Create);
+        }
+    }
+
+    /// `last` tells whether the node as it is known is the node as it is.
+    fn is_let_in(&mut self, pod: &Arc<Pod>, last: bool) -> bool {
         let uid = PodRef::of(pod).uid;
         let ends = pod.metadata.deletion_timestamp.is_some()
             || pod.status.as_ref().is_some_and(status::is_terminal);
@@ -26,6 +43,10 @@ impl SyncLoop {
         }
         match self.door.ask(pod) {
             Verdict::Admit => true,
+            Verdict::Reject(rejection) if rejection.only_labels && !last => {
+                self.door.doubt(pod);
+                false
+            }
             Verdict::Reject(rejection) => {
                 self.refuse(pod, &rejection);
                 false

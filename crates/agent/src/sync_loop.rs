@@ -141,6 +141,7 @@ impl SyncLoop {
                     None => return,
                 },
                 () = tokio::time::sleep_until(wake_at) => self.wake_due(),
+                pods = self.door.second_look() => pods.iter().for_each(|pod| self.look_again(pod)),
                 findings = self.housekeeping.next() => self.clean_up(findings),
                 Ok(()) = inputs.health.changed() => {}
             }
