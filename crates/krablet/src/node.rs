@@ -19,7 +19,8 @@ use krablet_core::worker::Periods;
 use krablet_cri::{CallLog, Deadlines, Endpoint, ImageClient, RuntimeClient, RuntimeService};
 use krablet_events::{Recorder, Subject, reason};
 use krablet_linux::{
-    CgroupDriver, CgroupVersion, Files, HostCgroups, HostFiles, HostMounts, SystemClock, WallClock,
+    CgroupDriver, CgroupVersion, Files, HostCgroups, HostFiles, HostMounts, InotifyWatch,
+    SystemClock, WallClock,
 };
 use krablet_manifest::Place;
 use krablet_net::HostNet;
@@ -31,9 +32,7 @@ use krablet_runtime::{
     DnsSettings, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings, RuntimeConfig,
 };
 use krablet_server::Listener;
-use krablet_sources::{
-    Decode, FileSource, FileSourceConfig, InotifyWatch, Origin, UrlSource, UrlSourceConfig,
-};
+use krablet_sources::{Decode, FileSource, FileSourceConfig, Origin, UrlSource, UrlSourceConfig};
 use krablet_volumes::VolumesConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;

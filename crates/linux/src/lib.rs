@@ -15,6 +15,7 @@ pub mod mountinfo;
 pub mod mounts;
 mod replace;
 mod tree;
+mod watch;
 
 pub use cgroup_names::{CgroupDriver, CgroupNames};
 pub use cgroups::{CgroupVersion, Cgroups, HostCgroups};
@@ -22,3 +23,4 @@ pub use clock::{SystemClock, WallClock};
 pub use facts::{HostFacts, Machine, MachineFacts};
 pub use files::{Entry, EntryKind, Files, HostFiles};
 pub use mounts::{HostMounts, Mount, Mounts};
+pub use watch::{DirectoryWatch, InotifyWatch, WatchStream};

@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
-use krablet_linux::{Entry, EntryKind, Files};
+use krablet_linux::{DirectoryWatch, Entry, EntryKind, Files, WatchStream};
 use krablet_pod::api::Pod;
 use krablet_pod::marks::{self, PodSource};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
-use crate::watch::{DirectoryWatch, WatchStream};
 use crate::{Decode, Origin, SourceSet, TakeOver};
 
 /// A manifest larger than this is refused unread.

@@ -7,7 +7,6 @@
 mod api;
 mod file;
 mod http;
-mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +22,6 @@ use tokio::sync::mpsc;
 pub use api::ApiSource;
 pub use file::{FileSource, FileSourceConfig};
 pub use http::{UrlSource, UrlSourceConfig};
-pub use watch::{DirectoryWatch, InotifyWatch, WatchStream};
 
 /// Sets that wait to be merged. Each source has at most one in flight, so this never fills up.
 const SET_QUEUE: usize = 8;

@@ -13,8 +13,7 @@ use krablet_net::{GrpcHealth, HttpGet, HttpResponse, Net, NetError};
 use krablet_pod::PodUid;
 use krablet_pod::api::Pod;
 use krablet_sources::{
-    Decode, FileSource, FileSourceConfig, InotifyWatch, SourceSet, TakeOver, UrlSource,
-    UrlSourceConfig,
+    Decode, FileSource, FileSourceConfig, SourceSet, TakeOver, UrlSource, UrlSourceConfig,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -52,7 +51,7 @@ impl Watched {
         let source = FileSource::new(
             config,
             Arc::new(HostFiles),
-            Arc::new(InotifyWatch),
+            Arc::new(krablet_linux::InotifyWatch),
             decode(),
             take_over,
         );
