@@ -89,6 +89,8 @@ pub struct DeadContainer {
     pub log_path: String,
     /// Its state is not known: stop it first.
     pub stop_first: bool,
+    /// It was created and not started: look whether that is still so.
+    pub never_started: bool,
 }
 
 impl DeadContainer {
@@ -99,6 +101,7 @@ impl DeadContainer {
             name: container.name.clone(),
             log_path: container.log_path.clone(),
             stop_first: container.state == ContainerState::Unknown,
+            never_started: container.state == ContainerState::Created,
         }
     }
 }

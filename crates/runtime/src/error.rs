@@ -20,6 +20,9 @@ pub enum RuntimeError {
     KillContainer { container: String, source: CriError },
     #[error("failed to remove container {container:?}: {source}")]
     RemoveContainer { container: String, source: CriError },
+    /// The pod has to be looked at again.
+    #[error("container {container:?} has started after its start was given up")]
+    StartedLate { container: String },
     /// A container did not start; its waiting reason says the same.
     #[error("failed to \"StartContainer\" for {container:?} with {reason}: {message:?}")]
     StartContainer {

@@ -16,6 +16,8 @@ use krablet_pod::observed::ObservedPod;
 use krablet_pod::paths::legacy_log_symlink;
 use krablet_pod::{ContainerId, PodRef, PodUid, SandboxId};
 
+use crate::remove::never_started;
+
 /// Pods cleaned at once. One whose removal hangs keeps the others of its round waiting no longer
 /// than this many of its kind.
 const WIDTH: usize = 4;
@@ -151,6 +153,14 @@ impl ContainerGc {
             match self.runtime.stop_container(id, STOP_GRACE_SECONDS).await {
                 Err(e) if !e.is_not_found() => return Err(failed("stop", &e)),
                 _ => {}
+            }
+        }
+        if dead.never_started {
+            match never_started(&*self.runtime, &dead.id).await {
+                Ok(true) => {}
+                // It ran after all: the next round knows how it ended.
+                Ok(false) => return Ok(()),
+                Err(e) => return Err(failed("look at", &e)),
             }
         }
         self.remove_logs(dead)

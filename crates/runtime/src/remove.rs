@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use krablet_cri::Error as CriError;
+use krablet_cri::{Error as CriError, RuntimeService, v1};
 use krablet_linux::Files;
 use krablet_pod::observed::ObservedContainer;
 use krablet_pod::{ContainerId, PodRef, paths};
@@ -16,6 +16,27 @@ impl PodRuntime {
         match self.inner.deps.runtime.remove_container(id.as_str()).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
+        }
+    }
+
+    /// Removes a container that was seen created and not started, if that is still so. A start that
+    /// was given up may have come to its end after all, and how the container ended is yet to be told.
+    pub(crate) async fn remove_never_started(
+        &self,
+        name: &str,
+        id: &ContainerId,
+    ) -> Result<(), RuntimeError> {
+        let container = || name.to_owned();
+        let failed = |source| RuntimeError::RemoveContainer {
+            container: container(),
+            source,
+        };
+        match never_started(&*self.inner.deps.runtime, id).await {
+            Ok(true) => self.remove_container(id).await.map_err(failed),
+            Ok(false) => Err(RuntimeError::StartedLate {
+                container: container(),
+            }),
+            Err(source) => Err(failed(source)),
         }
     }
 
@@ -41,6 +62,18 @@ impl PodRuntime {
                 container: seen.name.to_string(),
                 source,
             })
+    }
+}
+
+/// Whether a container that was seen created is still no more than that. Gone is as good.
+pub(crate) async fn never_started(
+    runtime: &dyn RuntimeService,
+    id: &ContainerId,
+) -> Result<bool, CriError> {
+    match runtime.container_status(id.as_str()).await {
+        Ok(status) => Ok(status.state() == v1::ContainerState::ContainerCreated),
+        Err(error) if error.is_not_found() => Ok(true),
+        Err(error) => Err(error),
     }
 }
 

@@ -199,6 +199,10 @@ impl PodRuntime {
                 };
                 self.kill_observed(inputs, &doomed.id, cause).await?;
             }
+            if doomed.reason == RemoveReason::NeverStarted {
+                self.remove_never_started(&doomed.name, &doomed.id).await?;
+                continue;
+            }
             let removed = self.remove_container(&doomed.id).await;
             removed.map_err(|source| RuntimeError::RemoveContainer {
                 container: doomed.name.clone(),

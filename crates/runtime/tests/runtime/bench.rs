@@ -172,7 +172,7 @@ impl Bench {
             .await
     }
 
-    async fn sync_seen(
+    pub async fn sync_seen(
         &self,
         pod: &Pod,
         observed: &ObservedPod,

@@ -4,6 +4,7 @@ use krablet_core::probe::{ContainerVerdicts, Verdict, Verdicts};
 use krablet_core::start::CRASH_LOOP_BACK_OFF;
 use krablet_pod::ContainerId;
 use krablet_pod::api::{ContainerRestartRule, ContainerRestartRuleOnExitCodes, EphemeralContainer};
+use krablet_pod::observed::ContainerState;
 use std::time::Duration;
 
 use crate::bench::{Bench, container, pod, sidecar};
@@ -176,6 +177,21 @@ async fn crashes_back_off_and_the_count_goes_up() {
         bench.world.diary(),
         ["CreateContainer a/2", "StartContainer a/2"]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_started_after_its_start_was_given_up_is_not_removed() {
+    let bench = Bench::new();
+    let pod = pod(vec![], vec![container("a")]);
+    bench.world.fail("StartContainer", "deadline exceeded");
+    bench.sync(&pod).await;
+    let seen = bench.observed(&pod);
+    // The start came to its end after it was looked at, and so did the container.
+    bench.world.state().containers[0].state = ContainerState::Exited;
+    bench.world.diary();
+    let outcome = bench.sync_seen(&pod, &seen, &Verdicts::new(), &[]).await;
+    assert!(outcome.error.is_some());
+    assert_eq!(bench.world.diary(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]

@@ -436,8 +436,21 @@ impl RuntimeService for World {
         unused("ListContainers")
     }
 
-    async fn container_status(&self, _id: &str) -> Result<v1::ContainerStatus> {
-        unused("ContainerStatus")
+    async fn container_status(&self, id: &str) -> Result<v1::ContainerStatus> {
+        let state = self.state();
+        let found = state.containers.iter().find(|c| c.id == id);
+        let found = found.ok_or_else(|| Error::new("ContainerStatus", Code::NotFound, id))?;
+        let raw = match found.state {
+            ContainerState::Created => v1::ContainerState::ContainerCreated,
+            ContainerState::Running => v1::ContainerState::ContainerRunning,
+            ContainerState::Exited => v1::ContainerState::ContainerExited,
+            ContainerState::Unknown => v1::ContainerState::ContainerUnknown,
+        };
+        Ok(v1::ContainerStatus {
+            id: id.to_owned(),
+            state: raw.into(),
+            ..v1::ContainerStatus::default()
+        })
     }
 
     async fn update_container_resources(
