@@ -38,10 +38,10 @@ sim: ## random schedules in the simulated world: SEEDS=100000, or SEED=n to repl
 
 e2e: build ## end-to-end tests on a real containerd, and in a VM with systemd and cgroup v2
 	$(CARGO) test --workspace $(BED_TESTS)
-	$(CARGO) test --workspace --test e2e
+	$(CARGO) test --workspace --test e2e --test cluster
 
-bench: tools build ## krablet against the raw runtime, with the promises of SPECIFICATION.md
-	$(CARGO) run --quiet --release --package krablet-bench -- $(BENCH)
+bench: tools build ## krablet against the raw runtime, with the promises of SPECIFICATION.md; CLUSTER=1: against the kubelet
+	$(CARGO) run --quiet --release --package krablet-bench -- $(if $(CLUSTER),--only cluster) $(BENCH)
 
 build: tools ## the release binary, target/release/krablet
 	$(CARGO) build --release --package krablet

@@ -57,6 +57,17 @@ impl Calls {
     }
 }
 
+impl FromIterator<String> for Calls {
+    /// One call of each name.
+    fn from_iter<I: IntoIterator<Item = String>>(names: I) -> Self {
+        let mut calls = Calls::default();
+        for name in names {
+            *calls.0.entry(name).or_default() += 1;
+        }
+        calls
+    }
+}
+
 fn parse(text: &str) -> Calls {
     let mut calls = Calls::default();
     for line in text.lines() {

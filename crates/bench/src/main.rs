@@ -1,4 +1,5 @@
-//! krablet measured against the raw CRI floor, on this machine and in one run.
+//! krablet measured against the raw CRI floor and, as a node of a cluster, against the upstream
+//! kubelet, on this machine and in one run.
 //!
 //! Every number SPECIFICATION.md promises has a row here. A missed promise is said clearly and is
 //! no failure: the machine decides too. Ratios come from runs taken in turn, since what else the
@@ -7,6 +8,7 @@
 mod binary;
 mod calls;
 mod capture;
+mod cluster;
 mod floor;
 mod idle;
 mod lone;
@@ -72,6 +74,7 @@ async fn run(measure: &str, options: &Options) -> Result<Vec<Row>> {
         "memory" => memory::measure(options).await,
         "probes" => probes::measure(options).await,
         "scale" => scale::measure(options).await,
+        options::CLUSTER => cluster::measure(options).await,
         _ => binary::measure(),
     }
 }

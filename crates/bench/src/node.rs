@@ -106,14 +106,7 @@ impl Node {
 
     /// Removes what stopped and is still listed; garbage collection may come first.
     pub async fn remove_dead(&self) -> Result<()> {
-        let runtime = self.bed.runtime()?;
-        for sandbox in runtime.list_pod_sandbox(None).await? {
-            match runtime.remove_pod_sandbox(&sandbox.id).await {
-                Err(error) if !error.is_not_found() => return Err(error.into()),
-                _ => {}
-            }
-        }
-        Ok(())
+        remove_dead(&self.bed).await
     }
 
     /// Waits until krablet shows so many pods, all in that phase.
@@ -152,8 +145,20 @@ impl Node {
     }
 }
 
+/// Removes every sandbox with what is in it.
+pub async fn remove_dead(bed: &Bed) -> Result<()> {
+    let runtime = bed.runtime()?;
+    for sandbox in runtime.list_pod_sandbox(None).await? {
+        match runtime.remove_pod_sandbox(&sandbox.id).await {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// An imported image is known to the CRI a moment later.
-async fn wait_for_image(bed: &Bed) -> Result<()> {
+pub async fn wait_for_image(bed: &Bed) -> Result<()> {
     let service = bed.images()?;
     let spec = ImageSpec {
         image: images::TOOL.to_owned(),

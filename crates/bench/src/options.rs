@@ -3,16 +3,20 @@
 use anyhow::{Result, bail};
 
 /// The measures, in the order they are taken.
-pub const MEASURES: [&str; 7] = [
-    "binary", "starts", "lone", "idle", "memory", "probes", "scale",
+pub const MEASURES: [&str; 8] = [
+    "binary", "starts", "lone", "idle", "memory", "probes", "scale", CLUSTER,
 ];
+
+/// Taken only when asked for: it needs a control plane and the upstream kubelet.
+pub const CLUSTER: &str = "cluster";
 
 pub const USAGE: &str = "\
 usage: krablet-bench [--quick] [--only MEASURE]... [--pods N] [--rounds N]
 
 Measures krablet against the raw CRI floor, on a container runtime of its own.
   --quick         fewer pods, fewer rounds, shorter idle times: for a first look
-  --only MEASURE  binary, starts, lone, idle, memory, probes or scale
+  --only MEASURE  binary, starts, lone, idle, memory, probes or scale; or cluster, which is
+                  not taken otherwise: krablet and the upstream kubelet as nodes of a cluster
   --pods N        pods instead of 110
   --rounds N      how often floor and krablet are run in turn, instead of 3
 KRABLET_BIN names the binary to measure; target/release/krablet if it is not set.";
@@ -22,6 +26,8 @@ pub struct Options {
     pub pods: usize,
     pub rounds: usize,
     pub lone_rounds: usize,
+    /// Lone pods of a node of a cluster, all rounds together.
+    pub lone_pods: usize,
     /// How long the node is watched doing nothing, in seconds.
     pub idle_seconds: u64,
     /// Pods in the simulated world.
@@ -31,7 +37,10 @@ pub struct Options {
 
 impl Options {
     pub fn wants(&self, measure: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == measure)
+        match self.only.is_empty() {
+            true => measure != CLUSTER,
+            false => self.only.iter().any(|only| only == measure),
+        }
     }
 
     /// `None`: show how it is used.
@@ -42,6 +51,7 @@ impl Options {
                 pods: 110,
                 rounds: 3,
                 lone_rounds: 9,
+                lone_pods: 12,
                 idle_seconds: 90,
                 simulated: 500,
                 only: Vec::new(),
@@ -50,6 +60,7 @@ impl Options {
                 pods: 20,
                 rounds: 1,
                 lone_rounds: 3,
+                lone_pods: 3,
                 idle_seconds: 20,
                 simulated: 500,
                 only: Vec::new(),
@@ -93,11 +104,14 @@ mod tests {
     fn arguments() {
         let all = parse("").unwrap().unwrap();
         assert_eq!((all.pods, all.rounds), (110, 3));
-        assert!(MEASURES.iter().all(|measure| all.wants(measure)));
+        let wanted = MEASURES.iter().filter(|measure| all.wants(measure));
+        assert_eq!(wanted.count(), MEASURES.len() - 1);
+        assert!(!all.wants(CLUSTER));
         let some = parse("--only idle --quick --pods 7 --only lone")
             .unwrap()
             .unwrap();
         assert_eq!((some.pods, some.rounds), (7, 1));
+        assert!(parse("--only cluster").unwrap().unwrap().wants(CLUSTER));
         assert!(some.wants("idle") && some.wants("lone") && !some.wants("starts"));
         assert_eq!(parse("--help").unwrap(), None);
         assert!(parse("--only nothing").is_err());

@@ -15,6 +15,15 @@ impl Samples {
         self.add(time.as_secs_f64());
     }
 
+    pub fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
+    /// Zero of none.
+    pub fn greatest(&self) -> f64 {
+        self.0.iter().copied().fold(0.0, f64::max)
+    }
+
     /// The middle one, or the mean of the middle two; zero of none.
     pub fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
