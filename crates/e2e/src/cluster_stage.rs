@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node, NodeCondition, Pod};
 use krablet_cri::{RuntimeService, v1};
 use krablet_pod::labels;
@@ -20,12 +21,14 @@ use crate::stage::{LONG, Stage, container_name, options};
 use crate::{manifest, status};
 
 /// Further nodes at once on the shared control plane.
-const BESIDE: usize = 1;
+const BESIDE: usize = 2;
+/// The namespace of everything scenarios make; they keep apart by name.
+pub const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// An agent on a bed that has joined a control plane.
 pub struct Member {
     pub plane: Rc<ControlPlane>,
-    /// The bed and the agent. Its questions about static pods do not fit here.
+    /// The bed and the agent. Its questions go by the names of static pods; those here do not.
     pub stage: Stage,
     pub name: String,
     places: Arc<Semaphore>,
@@ -36,11 +39,12 @@ pub struct Member {
 /// How the agent of a node is to be started.
 #[derive(Default)]
 pub struct Joining {
-    /// Settings laid over those scenarios have in common.
+    /// Settings laid over those that scenarios have in common.
     pub config: Value,
-    /// The kubeconfig to begin with instead of a token for joining.
+    /// What `--kubeconfig` has at first, for a node that needs no token.
     pub kubeconfig: Option<PathBuf>,
-    pub args: Vec<String>,
+    /// The file of the token instead of the right one.
+    pub bootstrap: Option<PathBuf>,
 }
 
 impl Common for Member {
@@ -85,11 +89,36 @@ impl Member {
         joining: Joining,
     ) -> Self {
         let bed = Bed::up(BedOptions::default()).await.unwrap();
+        let dir = bed.dir().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let kubeconfig = dir.join("kubelet.conf");
+        if let Some(given) = joining.kubeconfig {
+            std::fs::copy(given, &kubeconfig).unwrap();
+        }
+        let bootstrap = joining
+            .bootstrap
+            .unwrap_or_else(|| plane.bootstrap_kubeconfig());
+        let common = options(manifest::with(
+            json!({
+                "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
+                "rotateCertificates": true,
+            }),
+            joining.config,
+        ));
+        let mut args = common.args.clone();
+        args.extend([
+            format!("--bootstrap-kubeconfig={}", bootstrap.display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--cert-dir={}", dir.join("pki").display()),
+        ]);
         let stage = Stage::on(
-            bed.into_inner_name(name),
-            options(Value::Null),
+            bed,
+            KrabletOptions {
+                name: name.to_owned(),
+                args,
+                ..common
+            },
         );
-        let _ = joining;
         Self {
             plane,
             stage,
@@ -98,4 +127,292 @@ impl Member {
             _place: place,
         }
     }
+
+    /// Starts the agent and waits until the node is ready.
+    pub async fn start(&mut self) {
+        self.stage.start().await;
+        self.ready().await;
+    }
+
+    /// Stops the agent in good order, and takes down the bed and, with its last node, the control
+    /// plane. Nothing may be left.
+    pub async fn down(self) {
+        let Self { plane, stage, .. } = self;
+        stage.down().await;
+        if let Some(plane) = Rc::into_inner(plane) {
+            let name = plane.name().to_owned();
+            plane.down().await.unwrap();
+            assert_eq!(leftovers(&name), Vec::<String>::new());
+        }
+    }
+
+    /// The directory of the agent's own files: `kubelet.conf`, `pki`.
+    pub fn dir(&self) -> PathBuf {
+        self.stage.bed.dir().join(&self.name)
+    }
+}
+
+/// What the API server holds.
+impl Member {
+    /// The object at that path.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let found = self
+            .plane
+            .get_json(path)
+            .await
+            .map_err(|e| format!("{e:#}"))?;
+        serde_json::from_value(found).map_err(|e| format!("{path}: {e}"))
+    }
+
+    pub async fn list<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, String> {
+        let mut found = self
+            .plane
+            .get_json(path)
+            .await
+            .map_err(|e| format!("{e:#}"))?;
+        serde_json::from_value(found["items"].take()).map_err(|e| format!("{path}: {e}"))
+    }
+
+    pub async fn node(&self) -> Result<Node, String> {
+        self.get(&format!("/api/v1/nodes/{}", self.name)).await
+    }
+
+    pub async fn lease(&self) -> Result<Lease, String> {
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+        self.get(&format!("{leases}/{}", self.name)).await
+    }
+
+    pub async fn pod(&self, name: &str) -> Result<Pod, String> {
+        self.get(&format!("{PODS}/{name}")).await
+    }
+
+    /// The pods with this label, of all nodes.
+    pub async fn pods(&self, label: &str) -> Result<Vec<Pod>, String> {
+        let selector = label.replace('=', "%3D");
+        self.list(&format!("{PODS}?labelSelector={selector}")).await
+    }
+
+    /// Waits until the node says that it is ready.
+    pub async fn ready(&self) -> Node {
+        self.wait("node", "is ready", async || {
+            let node = self.node().await?;
+            let ready = condition(&node, "Ready").is_some_and(|c| c.status == "True");
+            match ready && !has_taint(&node, "node.kubernetes.io/not-ready") {
+                true => Ok(node),
+                false => Err(serde_json::to_string(&(&node.spec, &node.status)).unwrap()),
+            }
+        })
+        .await
+    }
+
+    /// Waits until `check` is content; `name` says whose log lines tell why not.
+    pub async fn wait<T>(
+        &self,
+        name: &str,
+        what: &str,
+        check: impl AsyncFnMut() -> Result<T, String>,
+    ) -> T {
+        self.wait_long(LONG, name, what, check).await
+    }
+
+    /// The same with another deadline, for crowds.
+    pub async fn wait_long<T>(
+        &self,
+        deadline: Duration,
+        name: &str,
+        what: &str,
+        check: impl AsyncFnMut() -> Result<T, String>,
+    ) -> T {
+        let what = format!("{name} on {}: {what}", self.name);
+        eventually_or(deadline, &what, || self.stage.evidence(name), check).await
+    }
+
+    /// Waits until `check` finds in the pod what it looks for.
+    pub async fn until<T>(
+        &self,
+        name: &str,
+        what: &str,
+        mut check: impl FnMut(&Pod) -> Result<T, String>,
+    ) -> T {
+        self.wait(name, what, async || check(&self.pod(name).await?))
+            .await
+    }
+
+    /// Creates a pod that is bound to this node without asking a scheduler.
+    pub async fn create(&self, pod: &Value) -> Pod {
+        let mut pod = pod.clone();
+        pod["spec"]["nodeName"] = json!(self.name);
+        self.create_unbound(&pod).await
+    }
+
+    /// Creates a pod as it is, without the token that pods otherwise get.
+    pub async fn create_unbound(&self, pod: &Value) -> Pod {
+        let mut pod = pod.clone();
+        pod["spec"]["automountServiceAccountToken"] = json!(false);
+        let made = self.plane.create(PODS, &pod).await.unwrap();
+        serde_json::from_value(made).unwrap()
+    }
+
+    /// Creates a pod on this node and waits until it is ready.
+    pub async fn run(&self, pod: &Value) -> Pod {
+        let made = self.create(pod).await;
+        self.running(made.metadata.name.as_deref().unwrap()).await
+    }
+
+    /// Waits until the API server knows that the pod is ready.
+    pub async fn running(&self, name: &str) -> Pod {
+        self.until(name, "is ready", |pod| {
+            status::all_running(pod)?;
+            match status::condition(pod, "Ready") {
+                true => Ok(pod.clone()),
+                false => Err(status::shown(pod)),
+            }
+        })
+        .await
+    }
+
+    pub async fn phase(&self, name: &str, phase: &str) -> Pod {
+        self.until(name, phase, |pod| {
+            status::in_phase(pod, phase)?;
+            Ok(pod.clone())
+        })
+        .await
+    }
+
+    /// Asks for the pod's deletion with the grace it was made with.
+    pub async fn delete(&self, name: &str) {
+        self.plane.delete(&format!("{PODS}/{name}")).await.unwrap();
+    }
+
+    /// Deletes the pod and waits until nothing is left of it.
+    pub async fn end(&self, name: &str) {
+        let uid = status::uid(&self.pod(name).await.unwrap());
+        self.delete(name).await;
+        self.gone(name, &uid).await;
+    }
+
+    /// Waits until nothing is left of the pod: at the API server, in the runtime, on the disk.
+    pub async fn gone(&self, name: &str, uid: &str) {
+        self.wait(name, "is gone", async || {
+            if let Ok(pod) = self.pod(name).await
+                && status::uid(&pod) == uid
+            {
+                return Err(format!("still there: {}", status::shown(&pod)));
+            }
+            let mut left = self.alive(uid).await;
+            left.extend(self.stage.held(uid));
+            match left.is_empty() {
+                true => Ok(()),
+                false => Err(format!("left behind: {left:?}")),
+            }
+        })
+        .await;
+    }
+
+    /// Running containers and ready sandboxes of a pod, in words.
+    pub async fn alive(&self, uid: &str) -> Vec<String> {
+        let containers = self.containers(uid).await.into_iter();
+        let running = containers
+            .filter(|c| c.state == v1::ContainerState::ContainerRunning as i32)
+            .map(|c| format!("container {}", container_name(&c)));
+        let sandboxes = self.stage.runtime.list_pod_sandbox(None).await.unwrap();
+        let ready = sandboxes
+            .into_iter()
+            .filter(|s| s.labels.get(labels::POD_UID).is_some_and(|u| u == uid))
+            .filter(|s| s.state == v1::PodSandboxState::SandboxReady as i32)
+            .map(|_| "sandbox".to_owned());
+        running.chain(ready).collect()
+    }
+
+    pub async fn containers(&self, uid: &str) -> Vec<v1::Container> {
+        let all = self.stage.runtime.list_containers(None).await.unwrap();
+        all.into_iter()
+            .filter(|c| c.labels.get(labels::POD_UID).is_some_and(|u| u == uid))
+            .collect()
+    }
+
+    /// Waits until nothing at all is left on the node.
+    pub async fn empty(&self) {
+        self.wait_long(2 * LONG, "node", "nothing is left", async || {
+            let mut left = self.stage.in_runtime().await;
+            for dir in [
+                self.stage.krablet.root_dir().join("pods"),
+                self.stage.krablet.pod_logs(),
+            ] {
+                let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+                left.extend(entries.map(|entry| entry.path().display().to_string()));
+            }
+            left.extend(self.stage.cgroups());
+            match left.len() {
+                0 => Ok(()),
+                count => Err(format!("{count} things: {:?}", &left[..count.min(5)])),
+            }
+        })
+        .await;
+    }
+}
+
+/// What people see.
+impl Member {
+    /// Waits for an event about the pod of this reason whose message holds the text.
+    pub async fn event(&self, pod: &str, reason: &str, text: &str) -> Event {
+        self.event_where(pod, reason, text, |_| true).await
+    }
+
+    pub async fn event_where(
+        &self,
+        object: &str,
+        reason: &str,
+        text: &str,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Event {
+        let path = format!(
+            "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{object}"
+        );
+        self.wait(object, &format!("event {reason}: {text}"), async || {
+            let events: Vec<Event> = self.list(&path).await?;
+            let is = |e: &&Event| {
+                e.reason.as_deref() == Some(reason)
+                    && e.message.as_deref().unwrap_or_default().contains(text)
+                    && wanted(e)
+            };
+            events.iter().find(is).cloned().ok_or_else(|| {
+                let line = |e: &Event| format!("{:?} {:?} x{:?}", e.reason, e.message, e.count);
+                events.iter().map(line).collect::<Vec<_>>().join("\n")
+            })
+        })
+        .await
+    }
+
+    pub async fn kubectl(&self, arguments: &[&str]) -> String {
+        self.plane.kubectl(arguments).await.unwrap()
+    }
+}
+
+pub fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|c| c.type_ == kind)
+}
+
+pub fn has_taint(node: &Node, key: &str) -> bool {
+    let taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
+    taints.into_iter().any(|taint| taint.key == key)
+}
+
+/// The path in the API of what is in the group `apps`, such as `deployments`.
+pub fn apps(plural: &str) -> String {
+    format!("/apis/apps/v1/namespaces/default/{plural}")
+}
+
+/// A pod template for controllers, only for the node of that name, with this label.
+pub fn template(node: &str, app: &str, container: Value) -> Value {
+    json!({
+        "metadata": {"labels": {"app": app}},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [container],
+        },
+    })
 }

@@ -23,16 +23,34 @@ const SIDE_BY_SIDE: usize = 6;
 /// A scenario has deadlines of its own; this one is for mistakes in them.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A scenario on the shared bed.
-pub type OnStage = fn(Rc<Stage>) -> LocalBoxFuture<'static, ()>;
+/// What scenarios share.
+#[allow(async_fn_in_trait, reason = "everything here runs on one thread")]
+pub trait Common: Sized + 'static {
+    async fn shared() -> Self;
+
+    /// Takes it down; nothing may be left of it.
+    async fn down(self);
+}
+
+impl Common for Stage {
+    async fn shared() -> Self {
+        Self::shared().await
+    }
+
+    async fn down(self) {
+        self.down().await;
+    }
+}
+
+/// A scenario on what is shared.
+pub type OnStage<S> = fn(Rc<S>) -> LocalBoxFuture<'static, ()>;
 /// A scenario by itself.
 pub type ByItself = fn() -> LocalBoxFuture<'static, ()>;
 
 /// How a scenario is run.
-#[derive(Clone, Copy)]
-pub enum Run {
+pub enum Run<S> {
     /// On the shared bed, beside others.
-    Shared(OnStage),
+    Shared(OnStage<S>),
     /// On a bed of its own.
     Alone(ByItself),
     /// Without any bed.
@@ -40,29 +58,28 @@ pub enum Run {
 }
 
 /// One thing that is to hold, under the name it can be asked for.
-#[derive(Clone, Copy)]
-pub struct Scenario {
+pub struct Scenario<S> {
     pub name: &'static str,
-    pub run: Run,
+    pub run: Run<S>,
 }
 
-/// Lists scenarios by their paths: `scenarios! { shared: life::runs, …; alone: …; bare: … }`.
+/// Lists scenarios by their paths: `scenarios! { on Stage; shared: life::runs, …; alone: …; bare: … }`.
 #[macro_export]
 macro_rules! scenarios {
-    (shared: $($shared:path),+ ; alone: $($alone:path),+ ; bare: $($bare:path),+ $(;)?) => {
+    (on $stage:ty; shared: $($shared:path),+ ; alone: $($alone:path),+ ; $(bare: $($bare:path),+ ;)?) => {
         [
-            $($crate::Scenario {
+            $($crate::Scenario::<$stage> {
                 name: stringify!($shared),
                 run: $crate::harness::Run::Shared(|stage| Box::pin(async move { $shared(&stage).await })),
             },)+
-            $($crate::Scenario {
+            $($crate::Scenario::<$stage> {
                 name: stringify!($alone),
                 run: $crate::harness::Run::Alone(|| Box::pin($alone())),
             },)+
-            $($crate::Scenario {
+            $($($crate::Scenario::<$stage> {
                 name: stringify!($bare),
                 run: $crate::harness::Run::Bare(|| Box::pin($bare())),
-            },)+
+            },)+)?
         ]
     };
 }
@@ -106,11 +123,10 @@ impl Wish {
 type Verdict = (&'static str, Duration, Result<(), String>);
 
 /// The `main` of a test binary of scenarios.
-pub fn main(scenarios: &[Scenario]) -> ExitCode {
+pub fn main<S: Common>(scenarios: impl IntoIterator<Item = Scenario<S>>) -> ExitCode {
     let wish = Wish::read(std::env::args().skip(1));
-    let chosen: Vec<Scenario> = scenarios
-        .iter()
-        .copied()
+    let chosen: Vec<Scenario<S>> = scenarios
+        .into_iter()
         .filter(|s| wish.wants(s.name))
         .collect();
     if wish.list {
@@ -138,7 +154,7 @@ pub fn main(scenarios: &[Scenario]) -> ExitCode {
     }
 }
 
-async fn run_all(chosen: Vec<Scenario>) -> usize {
+async fn run_all<S: Common>(chosen: Vec<Scenario<S>>) -> usize {
     println!("\nrunning {} scenarios", chosen.len());
     let begun = Instant::now();
     let beds = Arc::new(Semaphore::new(BEDS));
@@ -174,8 +190,8 @@ async fn run_all(chosen: Vec<Scenario>) -> usize {
     report(&verdicts, begun.elapsed())
 }
 
-async fn run_shared(scenarios: Vec<(&'static str, OnStage)>) -> Vec<Verdict> {
-    let stage = match guarded(Stage::shared()).await {
+async fn run_shared<S: Common>(scenarios: Vec<(&'static str, OnStage<S>)>) -> Vec<Verdict> {
+    let stage = match guarded(S::shared()).await {
         Ok(stage) => Rc::new(stage),
         Err(why) => {
             let failed = |(name, _): &(&'static str, _)| {

@@ -22,6 +22,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let scenarios = krablet_e2e::scenarios! {
+        on krablet_e2e::Stage;
         shared:
             life::runs_and_is_removed,
             life::change_replaces_the_pod,
@@ -91,5 +92,5 @@ fn main() -> ExitCode {
         bare:
             agents::works_under_the_name_kubelet;
     };
-    krablet_e2e::harness::main(&scenarios)
+    krablet_e2e::harness::main(scenarios)
 }

@@ -1,0 +1,243 @@
+//! The API server is away, or has forgotten everything.
+
+use k8s_openapi::api::core::v1::Pod;
+use krablet_cri::RuntimeService;
+use krablet_e2e::cluster_stage::{PODS, apps, template};
+use krablet_e2e::manifest::{scratch_volume, scratched, shell, single, tool};
+use krablet_e2e::{Member, status};
+use krablet_testbed::ControlPlaneOptions;
+use serde_json::json;
+
+use crate::mirrors::{mirror, static_uid};
+
+fn id(pod: &Pod) -> String {
+    status::id(status::container(pod, "main").unwrap())
+}
+
+/// The pod as the agent itself shows it.
+async fn own_view(node: &Member, name: &str) -> Result<Pod, String> {
+    let pod = node.stage.krablet.pod(name).await;
+    pod.map_err(|e| format!("{e:#}"))
+}
+
+/// Static pods come and go, containers end and are restarted; all of it is caught up with.
+pub async fn api_server_is_away_under_churn() {
+    let node = Member::founding(ControlPlaneOptions::default(), "cut-off").await;
+    let template = template(&node.name, "calm", tool("main", &["hold"]));
+    let deployment = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "calm"},
+        "spec": {"replicas": 10, "selector": {"matchLabels": {"app": "calm"}}, "template": template},
+    });
+    node.plane
+        .create(&apps("deployments"), &deployment)
+        .await
+        .unwrap();
+    let scratch = node.stage.scratch("ends");
+    let mut ends = single(
+        "ends-meanwhile",
+        scratched(shell(
+            "main",
+            "until test -e /scratch/go; do sleep 0.1; done; exit 4",
+        )),
+    );
+    ends["spec"]["volumes"] = json!([scratch_volume(&scratch)]);
+    ends["spec"]["restartPolicy"] = json!("Never");
+    node.run(&ends).await;
+    let leaving = single("leaves-meanwhile", tool("main", &["ignore-term"]));
+    let leaving = node.run(&leaving).await;
+    let calm = node
+        .wait("calm", "all are ready", async || {
+            let pods = node.pods("app=calm").await?;
+            match pods
+                .iter()
+                .filter(|pod| status::condition(pod, "Ready"))
+                .count()
+            {
+                10 => Ok(pods),
+                count => Err(format!("{count}")),
+            }
+        })
+        .await;
+    let ready = krablet_e2e::cluster_stage::condition(&node.ready().await, "Ready").cloned();
+    node.delete("leaves-meanwhile").await;
+    node.plane.stop_apiserver().await.unwrap();
+    std::fs::write(scratch.join("go"), "").unwrap();
+    let mut last = String::new();
+    for number in 0..6 {
+        let name = format!("churn-{number}");
+        let full = format!("{name}-{}", node.name);
+        node.stage
+            .apply(&name, &single(&name, tool("main", &["hold"])));
+        let pod = node
+            .wait(&name, "runs without an API server", async || {
+                let pod = own_view(&node, &full).await?;
+                status::all_running(&pod)?;
+                Ok(pod)
+            })
+            .await;
+        if number < 5 {
+            node.stage.remove(&name);
+            node.wait(&name, "goes without an API server", async || {
+                match node.alive(&status::uid(&pod)).await {
+                    left if left.is_empty() => Ok(()),
+                    left => Err(format!("{left:?}")),
+                }
+            })
+            .await;
+        }
+        last = name;
+    }
+    node.wait("lease", "was tried in vain three times", async || {
+        let log = node.stage.krablet.log();
+        let tries = log.lines().filter(|line| line.contains("lease")).count();
+        match tries >= 3 {
+            true => Ok(()),
+            false => Err(format!("{tries}")),
+        }
+    })
+    .await;
+    node.plane.start_apiserver().await.unwrap();
+
+    let ended = node.phase("ends-meanwhile", "Failed").await;
+    assert_eq!(status::ended(&ended, "main").unwrap().exit_code, 4);
+    node.gone("leaves-meanwhile", &status::uid(&leaving)).await;
+    mirror(&node, &last, &[]).await;
+    for before in &calm {
+        let after = node.running(before.metadata.name.as_deref().unwrap()).await;
+        assert_eq!(id(before), id(&after));
+    }
+    let now = krablet_e2e::cluster_stage::condition(&node.ready().await, "Ready").cloned();
+    assert_eq!(
+        ready.map(|c| c.last_transition_time),
+        now.map(|c| c.last_transition_time)
+    );
+    node.run(&single("comes-afterwards", tool("main", &["hold"])))
+        .await;
+    let pods: Vec<Pod> = node.list(PODS).await.unwrap();
+    let names: Vec<String> = pods
+        .into_iter()
+        .filter_map(|pod| pod.metadata.name)
+        .collect();
+    assert!(
+        !names.iter().any(|name| name.starts_with("churn-0")),
+        "{names:?}"
+    );
+    node.stage.remove(&last);
+    for name in ["comes-afterwards", "ends-meanwhile"] {
+        node.end(name).await;
+    }
+    node.plane
+        .delete(&format!(
+            "{}/calm?propagationPolicy=Background",
+            apps("deployments")
+        ))
+        .await
+        .unwrap();
+    node.empty().await;
+    node.down().await;
+}
+
+/// Pods run from what was written down; then the differences are made good, and only they.
+pub async fn starts_without_an_api_server() {
+    let mut node = Member::founding(ControlPlaneOptions::default(), "offline").await;
+    let mut pods = Vec::new();
+    for name in ["keeps", "broken", "deleted", "forced"] {
+        pods.push(node.run(&single(name, tool("main", &["hold"]))).await);
+    }
+    let [keeps, broken, deleted, forced] = pods.as_slice() else {
+        unreachable!()
+    };
+    let written = node
+        .stage
+        .krablet
+        .root_dir()
+        .join("krablet/desired_pods.json");
+    node.wait("forced", "is written down", async || {
+        let text = std::fs::read_to_string(&written).map_err(|e| e.to_string())?;
+        match text.contains(&status::uid(forced)) {
+            true => Ok(()),
+            false => Err(text),
+        }
+    })
+    .await;
+    assert!(node.stage.krablet.terminate().await.unwrap().success());
+    node.delete("deleted").await;
+    let now = format!("{PODS}/forced?gracePeriodSeconds=0");
+    node.plane.delete(&now).await.unwrap();
+    node.create(&single("new", tool("main", &["hold"]))).await;
+    node.plane.stop_apiserver().await.unwrap();
+    node.stage
+        .runtime
+        .stop_container(&id(broken), 0)
+        .await
+        .unwrap();
+
+    node.stage.start().await;
+    node.wait("broken", "runs again", async || {
+        let pod = own_view(&node, "broken").await?;
+        status::all_running(&pod)?;
+        match id(&pod) == id(broken) {
+            true => Err("still the old container".to_owned()),
+            false => Ok(()),
+        }
+    })
+    .await;
+    for pod in [keeps, deleted, forced] {
+        let name = pod.metadata.name.as_deref().unwrap();
+        let seen = own_view(&node, name).await.unwrap();
+        assert_eq!(id(pod), id(&seen), "{name} goes on");
+        status::all_running(&seen).unwrap();
+    }
+    node.plane.start_apiserver().await.unwrap();
+    node.gone("deleted", &status::uid(deleted)).await;
+    node.gone("forced", &status::uid(forced)).await;
+    node.running("new").await;
+    let kept = node.running("keeps").await;
+    assert_eq!(id(keeps), id(&kept));
+    assert_eq!(status::container(&kept, "main").unwrap().restart_count, 0);
+    let mended = node
+        .until("broken", "its restart is told", |pod| {
+            status::all_running(pod)?;
+            match status::container(pod, "main")?.restart_count {
+                0 => Err(status::shown(pod)),
+                _ => Ok(pod.clone()),
+            }
+        })
+        .await;
+    assert_eq!(status::container(&mended, "main").unwrap().restart_count, 1);
+    node.ready().await;
+    for name in ["keeps", "broken", "new"] {
+        node.end(name).await;
+    }
+    node.down().await;
+}
+
+/// The cluster has lost its memory: the node registers anew, and what nobody wants goes.
+pub async fn etcd_is_wiped() {
+    let node = Member::founding(ControlPlaneOptions::default(), "forgotten").await;
+    let forgotten = node
+        .run(&single("forgotten", tool("main", &["hold"])))
+        .await;
+    let name = "remembered";
+    node.stage
+        .apply(name, &single(name, tool("main", &["hold"])));
+    let before = mirror(&node, name, &[]).await;
+    let old = node.ready().await.metadata.uid;
+    node.plane.wipe_etcd().await.unwrap();
+    let object = node.ready().await;
+    assert_ne!(object.metadata.uid, old);
+    node.gone("forgotten", &status::uid(&forgotten)).await;
+    let after = mirror(&node, name, &[&status::uid(&before)]).await;
+    assert_eq!(
+        (static_uid(&before), id(&before)),
+        (static_uid(&after), id(&after))
+    );
+    node.run(&single("comes-afterwards", tool("main", &["hold"])))
+        .await;
+    node.end("comes-afterwards").await;
+    node.stage.remove(name);
+    node.empty().await;
+    node.down().await;
+}
