@@ -1,11 +1,14 @@
-//! The simulated world: a container runtime, files, cgroups, network and clock in memory, in which
-//! the agent runs unchanged, in virtual time and by a seed.
+//! The simulated world: a container runtime, an API server, files, cgroups, network and clock in
+//! memory, in which the agent runs unchanged, in virtual time and by a seed.
 //!
 //! [`SimRuntime`] without weather is also the hollow node's runtime. [`run_seed`] runs one schedule:
 //! a random story of pods, faults, crashes and clock steps, under [`Law`]s that are checked all
-//! the time. Two runs of one seed leave the same trace.
+//! the time. In every other one the node belongs to a cluster. Two runs of one seed leave the same
+//! trace.
 
+mod api;
 mod clock;
+mod cluster;
 mod laws;
 mod mutation;
 mod net;

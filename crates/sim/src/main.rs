@@ -9,8 +9,8 @@ use std::time::Duration;
 use krablet_sim::{Mutation, Options, Report, run_seed};
 
 const USAGE: &str = "\
-usage: krablet-sim [--seeds N] [--from N] [--threads N] [--mutation NAME] [--quiet]
-       krablet-sim --seed N [--trace] [--log] [--mutation NAME]
+usage: krablet-sim [--seeds N] [--from N] [--threads N] [--mutation NAME] [--cluster] [--alone] [--quiet]
+       krablet-sim --seed N [--trace] [--log] [--mutation NAME] [--cluster] [--alone]
        krablet-sim --list-mutations";
 
 /// Failures told in full; the rest are counted.
@@ -43,6 +43,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
             "--threads" => args.threads = number(&value()?)?.max(1) as usize,
             "--mutation" => args.options.mutation = Some(value()?.parse()?),
             "--trace" => args.options.print = true,
+            "--cluster" => args.options.cluster = Some(true),
+            "--alone" => args.options.cluster = Some(false),
             "--log" => log(),
             "--quiet" => args.quiet = true,
             other => return Err(format!("unknown argument {other:?}")),
@@ -114,8 +116,14 @@ fn tell(report: &Report, args: &Args) {
         report.tail.iter().for_each(|line| println!("  {line}"));
     }
     let mutation = args.options.mutation;
-    let more = mutation.map_or(String::new(), |m| format!(" MUTATION={m}"));
-    println!("replay: make sim SEED={seed}{more}");
+    let mut more = mutation.map_or(String::new(), |m| format!(" --mutation {m}"));
+    if let Some(cluster) = args.options.cluster {
+        more.push_str(if cluster { " --cluster" } else { " --alone" });
+    }
+    match more.is_empty() {
+        true => println!("replay: make sim SEED={seed}"),
+        false => println!("replay: krablet-sim --seed {seed} --trace{more}"),
+    }
 }
 
 /// What the threads share.
@@ -179,8 +187,10 @@ fn run_many(args: &Args) -> std::io::Result<bool> {
         by_law(&failed),
     );
     if failed.len() > TOLD {
-        let seeds: Vec<String> = failed.iter().map(|r| r.seed.to_string()).collect();
-        println!("seeds: {}", seeds.join(" "));
+        for report in failed.iter() {
+            let broken = report.broken.as_ref().map(ToString::to_string);
+            println!("seed {}: {}", report.seed, broken.unwrap_or_default());
+        }
     }
     Ok(failed.is_empty())
 }

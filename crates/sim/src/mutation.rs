@@ -40,6 +40,14 @@ mutations! {
     LeakCgroup => "leak-cgroup",
     /// A killed agent lives on.
     Zombie => "zombie",
+    /// The API server does not heed which UID is meant.
+    IgnoreUid => "ignore-uid",
+    /// A pod that is to be deleted is deleted with the next word about it.
+    HastyDelete => "hasty-delete",
+    /// After each status the API server gets the one before once more.
+    OldStatus => "old-status",
+    /// Statuses are taken and not kept.
+    LoseStatus => "lose-status",
 }
 
 impl fmt::Display for Mutation {

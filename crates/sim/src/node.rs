@@ -37,8 +37,9 @@ use crate::net::SimNet;
 use crate::runtime::{SimOptions, SimRuntime};
 use crate::world::World;
 
-const ROOT: &str = "/var/lib/kubelet";
+pub(crate) const ROOT: &str = "/var/lib/kubelet";
 pub(crate) const PODS_DIR: &str = "/var/lib/kubelet/pods";
+pub(crate) const NODE_NAME: &str = "node";
 const POD_LOGS: &str = "/var/log/pods";
 
 pub(crate) fn sources() -> BTreeSet<PodSource> {
@@ -199,7 +200,7 @@ pub fn roomy_node() -> NodeView {
     let plenty = ["cpu", "memory", "ephemeral-storage", "pods"];
     let plenty = plenty.map(|name| (name.to_owned(), Quantity::from_millis(1 << 50)));
     NodeView {
-        name: "node".to_owned(),
+        name: NODE_NAME.to_owned(),
         allocatable: plenty.into(),
         os: "linux".to_owned(),
         ..NodeView::default()
@@ -220,7 +221,7 @@ pub(crate) fn agent_config(seed: u64) -> AgentConfig {
             },
             dns: DnsSettings::default(),
             node: RuntimeNode {
-                name: "node".to_owned(),
+                name: NODE_NAME.to_owned(),
                 host_ips: vec![host.to_string()],
                 memory_capacity: 8 << 30,
                 ..RuntimeNode::default()

@@ -10,6 +10,8 @@ use krablet_pod::api::{
 use rand::RngExt;
 use rand::rngs::StdRng;
 
+use crate::node::NODE_NAME;
+
 /// Runs until something ends it.
 pub(crate) const SERVE: &str = "serve";
 /// Ends by itself.
@@ -55,6 +57,7 @@ pub(crate) fn draw(dice: &mut StdRng, name: &str, variant: u32) -> Pod {
         restart_policy: Some(policy.to_owned()),
         termination_grace_period_seconds: Some(*pick(dice, &[0, 1, 2, 5, 30])),
         volumes: Some(volumes).filter(|v| !v.is_empty()),
+        node_name: Some(NODE_NAME.to_owned()),
         dns_policy: Some("Default".to_owned()),
         ..PodSpec::default()
     });

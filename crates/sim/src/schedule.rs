@@ -1,6 +1,8 @@
 //! One schedule from its seed: the story is told, the agent lives through it, dies and is started
 //! again; then all is well, and the node has to get to what is wanted and stay there.
 
+mod people;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,6 +20,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
+use crate::api::ApiServer;
+use crate::cluster::{self, Joining};
 use crate::laws::{Broken, Law, Laws, broken};
 use crate::mutation::Mutation;
 use crate::node::{self, Node};
@@ -38,6 +42,8 @@ const QUIET_LISTS: u32 = 2 * 14;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     pub mutation: Option<Mutation>,
+    /// Whether the node belongs to a cluster; the seed decides if nobody says.
+    pub cluster: Option<bool>,
     /// Print the trace as it grows.
     pub print: bool,
 }
@@ -77,6 +83,9 @@ pub(crate) struct Schedule {
     agent: Option<Alive>,
     starts_at: Option<Instant>,
     up_at: Option<Instant>,
+    /// Of schedules in which the node belongs to a cluster.
+    server: Option<ApiServer>,
+    server_up_at: Option<Instant>,
     /// By then every call from the bad weather has had its answer.
     hung_until: Instant,
     /// Agents that should be dead.
@@ -85,7 +94,8 @@ pub(crate) struct Schedule {
 
 pub(crate) async fn run(seed: u64, options: Options) -> Report {
     let mut dice = StdRng::seed_from_u64(seed);
-    let story = Story::draw(&mut dice);
+    let in_cluster = options.cluster.unwrap_or(seed % 2 == 1);
+    let story = Story::draw(&mut dice, in_cluster);
     let world = Arc::new(World::new(
         Trace::new(options.print),
         Laws::new(node::sources()),
@@ -96,6 +106,7 @@ pub(crate) async fn run(seed: u64, options: Options) -> Report {
     ));
     world.note(format_args!("{:?} {:?}", story.severity, story.deadline));
     let node = Node::new(&world, story.deadline);
+    let server = in_cluster.then(|| ApiServer::new(&world, &node.runtime, &node.clock));
     let mut schedule = Schedule {
         world: world.clone(),
         node,
@@ -108,6 +119,8 @@ pub(crate) async fn run(seed: u64, options: Options) -> Report {
         agent: None,
         starts_at: None,
         up_at: None,
+        server,
+        server_up_at: None,
         hung_until: Instant::now() + story.calm_at + 2 * story.deadline + Duration::from_secs(60),
         zombies: Vec::new(),
     };
@@ -130,7 +143,7 @@ impl Schedule {
         for name in [pods::SERVE, pods::JOB] {
             self.node.runtime.load_image(&format!("{name}:1"));
         }
-        self.start_agent();
+        self.start_agent().await;
         for (at, action) in story.actions {
             self.wait_until(self.begun + at).await?;
             self.world.note(format_args!("{action:?}"));
@@ -148,7 +161,8 @@ impl Schedule {
             if let Some(how) = self.world.broken() {
                 return Err(how);
             }
-            let next = [self.starts_at, self.up_at].into_iter().flatten();
+            let next = [self.starts_at, self.up_at, self.server_up_at];
+            let next = next.into_iter().flatten();
             let next = next.min().map_or(at, |next| next.min(at));
             tokio::select! {
                 biased;
@@ -159,7 +173,7 @@ impl Schedule {
                     News::Ended(how) => return broken(Law::LivesOn, how),
                 },
                 () = sleep_until(next) => {
-                    self.due();
+                    self.due().await;
                     if Instant::now() >= at {
                         return Ok(());
                     }
@@ -168,20 +182,36 @@ impl Schedule {
         }
     }
 
-    fn due(&mut self) {
+    async fn due(&mut self) {
         let now = Instant::now();
         if self.starts_at.is_some_and(|at| at <= now) {
             self.starts_at = None;
-            self.start_agent();
+            self.start_agent().await;
         }
         if self.up_at.is_some_and(|at| at <= now) {
             self.up_at = None;
             self.world.note(format_args!("runtime up"));
             self.world.set_up(true);
         }
+        if self.server_up_at.is_some_and(|at| at <= now) {
+            self.server_is_up();
+        }
+    }
+
+    fn server_is_up(&mut self) {
+        self.server_up_at = None;
+        if let Some(server) = &self.server {
+            self.world.note(format_args!("API server up"));
+            server.set_up(true);
+        }
     }
 
     async fn act(&mut self, action: Action) -> Result<(), Broken> {
+        if let Some(server) = self.server.clone()
+            && self.act_on_server(&server, action)
+        {
+            return Ok(());
+        }
         match action {
             Action::WriteManifest(n) => self.write_manifest(n),
             Action::RemoveManifest(n) => self.remove(PodSource::File, &manifest_name(n)),
@@ -212,8 +242,43 @@ impl Schedule {
             }
             Action::CutEvents => self.node.runtime.cut_streams(),
             Action::StepClock(by) => self.node.clock.step(by),
+            Action::Replace(_)
+            | Action::DeleteMirror(_)
+            | Action::Meddle(_)
+            | Action::ServerDown(_)
+            | Action::CutWatches
+            | Action::ForgetHistory => {}
         }
         Ok(())
+    }
+
+    /// False if the action is none of the API server's.
+    fn act_on_server(&mut self, server: &ApiServer, action: Action) -> bool {
+        match action {
+            Action::Bind(n) => self.bind_object(server, n),
+            Action::Delete(n) => {
+                let grace = [0, 1, 5, 30][self.dice.random_range(0..4)];
+                self.delete_object(server, n, grace);
+            }
+            Action::ForceDelete(n) => self.delete_object(server, n, 0),
+            Action::Replace(n) => {
+                self.delete_object(server, n, 0);
+                self.bind_object(server, n);
+            }
+            Action::DeleteMirror(n) => self.delete_mirror(server, n),
+            Action::Meddle(n) => self.meddle(server, n),
+            Action::ServerDown(duration) => {
+                server.set_up(false);
+                self.server_up_at = Some(Instant::now() + duration);
+            }
+            Action::CutWatches => server.cut_watches(),
+            Action::ForgetHistory => {
+                server.forget_history();
+                server.cut_watches();
+            }
+            _ => return false,
+        }
+        true
     }
 }
 
@@ -237,6 +302,8 @@ impl Schedule {
         // The merge writes the same.
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(marks::CONFIG_SOURCE.into(), source.as_str().into());
+        let hash = pod.metadata.uid.clone().unwrap_or_default();
+        annotations.insert(marks::CONFIG_HASH.into(), hash);
         Arc::new(pod)
     }
 
@@ -283,7 +350,7 @@ impl Schedule {
     /// The API server takes in statuses, and drops deleted pods that have ended.
     fn statuses_changed(&mut self) {
         self.world.look_at_statuses();
-        let Some(alive) = &self.agent else {
+        let Some(alive) = self.agent.as_ref().filter(|_| self.server.is_none()) else {
             return;
         };
         let all = alive.handle.status.all();
@@ -308,21 +375,39 @@ impl Schedule {
 
 /// The agent's lives.
 impl Schedule {
-    fn start_agent(&mut self) {
+    async fn start_agent(&mut self) {
         self.agents += 1;
         let caller = self.agents;
         self.world.note(format_args!("agent {caller} starts"));
-        let deps = self.node.deps(caller);
+        let mut deps = self.node.deps(caller);
+        let seed = self.seed.wrapping_add(caller);
+        let mut feeders = JoinSet::new();
+        if let Some(server) = &self.server {
+            let joining = Joining {
+                server,
+                caller,
+                seed,
+                late: Duration::from_millis(self.dice.random_range(0..2000)),
+            };
+            let recorder = deps.recorder.clone();
+            let (cluster, door) = cluster::join(&self.node, joining, recorder, &mut feeders).await;
+            deps.cluster = Some(cluster);
+            deps.door = door;
+        }
         let runtime = Arc::downgrade(&deps.runtime);
-        let config = node::agent_config(self.seed.wrapping_add(caller));
+        let config = node::agent_config(seed);
         let (agent, handle) = Agent::build(config, deps);
         let mut inner = self.world.lock();
         inner.laws.agent_starts(caller, handle.clone());
         drop(inner);
-        let mut feeders = JoinSet::new();
+        let in_cluster = self.server.is_some();
         for source in node::sources() {
+            if in_cluster && source == PodSource::Api {
+                continue;
+            }
             let late = Duration::from_millis(self.dice.random_range(0..2000));
-            feeders.spawn(feed(self.wanted.watch(source), handle.clone(), late));
+            let set = self.wanted.watch(source);
+            feeders.spawn(feed(set, handle.clone(), late, !in_cluster));
         }
         self.agent = Some(Alive {
             task: tokio::spawn(agent.run()),
@@ -411,6 +496,7 @@ impl Schedule {
         self.world.note(format_args!("all is well from now on"));
         self.world.calm_down();
         self.up_at = None;
+        self.server_is_up();
         if self.agent.is_none() && self.starts_at.is_none() {
             self.starts_at = Some(Instant::now());
         }
@@ -421,7 +507,15 @@ impl Schedule {
         let left = self.node.leftovers().await;
         let world = &self.world;
         let look = |machine: &_| world.lock().laws.unsettled(machine, &left);
-        self.node.runtime.with_machine(look)
+        let unsettled = self.node.runtime.with_machine(look);
+        let server = self.server.as_ref();
+        let told = || server.and_then(|server| self.not_told(server));
+        unsettled.or_else(told)
+    }
+
+    fn not_told(&self, server: &ApiServer) -> Option<String> {
+        let now = self.node.clock.now();
+        self.world.lock().laws.api_unsettled(&server.pods(), now)
     }
 
     async fn settle(&mut self) -> Result<(), Broken> {
@@ -444,7 +538,9 @@ impl Schedule {
 
     async fn stay_quiet(&mut self) -> Result<(), Broken> {
         // What was begun before the node settled comes to its end first; so do calls that hang.
-        let settled = Instant::now() + Duration::from_secs(100);
+        // A watch that tells nothing is noticed after some time; an event is written again for some time.
+        let rest = if self.server.is_some() { 250 } else { 100 };
+        let settled = Instant::now() + Duration::from_secs(rest);
         self.wait_until(settled.max(self.hung_until)).await?;
         self.world.note(format_args!("nothing more should happen"));
         let world = self.world.clone();

@@ -84,11 +84,12 @@ fn source_set(source: PodSource, set: &Set) -> SourceSet {
 }
 
 /// Delivers what a source wants to one agent, until the agent is gone. The first set comes late;
-/// later ones only once every source has spoken, for before that nothing may be ended.
+/// later ones, if they `wait`, only once every source has spoken, for before that nothing may be ended.
 pub(crate) async fn feed(
     (source, mut set): (PodSource, watch::Receiver<Set>),
     agent: AgentHandle,
     late: Duration,
+    wait: bool,
 ) {
     sleep(late).await;
     loop {
@@ -96,7 +97,7 @@ pub(crate) async fn feed(
         if agent.sets.send(now).await.is_err() || set.changed().await.is_err() {
             return;
         }
-        while !agent.desired.sources_ready(&node::sources()) {
+        while wait && !agent.desired.sources_ready(&node::sources()) {
             sleep(Duration::from_millis(100)).await;
         }
     }

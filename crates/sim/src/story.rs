@@ -29,6 +29,15 @@ pub(crate) enum Action {
     Reboot,
     CutEvents,
     StepClock(SignedDuration),
+    /// Another pod of the same name at once. From here on all are about an API server.
+    Replace(usize),
+    DeleteMirror(usize),
+    /// Somebody else writes into a status.
+    Meddle(usize),
+    ServerDown(Duration),
+    CutWatches,
+    /// Watches have to begin anew.
+    ForgetHistory,
 }
 
 /// How bad the weather is, in parts of a call, a file operation or an event.
@@ -41,6 +50,8 @@ pub(crate) struct Severity {
     pub(crate) answers: f64,
     /// Of containers that end by themselves.
     pub(crate) crashes: f64,
+    /// Of calls to the API server and of news from it.
+    pub(crate) api: f64,
 }
 
 #[derive(Clone, Debug)]
@@ -57,14 +68,15 @@ const STATIC_NAMES: usize = 3;
 const API_NAMES: usize = 2;
 
 impl Story {
-    pub(crate) fn draw(dice: &mut StdRng) -> Self {
+    pub(crate) fn draw(dice: &mut StdRng, in_cluster: bool) -> Self {
         let of = |dice: &mut StdRng, from: &[f64]| from[dice.random_range(0..from.len())];
-        let severity = Severity {
+        let mut severity = Severity {
             calls: of(dice, &[0.0, 0.02, 0.08, 0.2, 0.35]),
             files: of(dice, &[0.0, 0.0, 0.01, 0.05]),
             events: of(dice, &[0.0, 0.1, 0.5, 1.0]),
             answers: of(dice, &[0.0, 0.1, 0.4]),
             crashes: of(dice, &[0.0, 0.3, 0.8]),
+            api: 0.0,
         };
         let deadlines = [5, 20, 120];
         let deadline = Duration::from_secs(deadlines[dice.random_range(0..deadlines.len())]);
@@ -77,6 +89,13 @@ impl Story {
         for _ in 0..count {
             let at = Duration::from_millis(dice.random_range(0..calm_at.as_millis() as u64));
             actions.push((at, action(dice)));
+        }
+        if in_cluster {
+            severity.api = of(dice, &[0.0, 0.02, 0.1, 0.3]);
+            for _ in 0..dice.random_range(2..12) {
+                let at = Duration::from_millis(dice.random_range(0..calm_at.as_millis() as u64));
+                actions.push((at, server_action(dice)));
+            }
         }
         // Stable: what is drawn first happens first.
         actions.sort_by_key(|(at, _)| *at);
@@ -111,5 +130,21 @@ fn action(dice: &mut StdRng) -> Action {
             let far = [2, 60, 4000][dice.random_range(0..3)];
             Action::StepClock(SignedDuration::from_secs(dice.random_range(-far..=far)))
         }
+    }
+}
+
+fn server_action(dice: &mut StdRng) -> Action {
+    let manifest = dice.random_range(0..STATIC_NAMES);
+    let bound = dice.random_range(0..API_NAMES);
+    match dice.random_range(0..16) {
+        0..=3 => Action::Bind(bound),
+        4..=6 => Action::Delete(bound),
+        7 => Action::ForceDelete(bound),
+        8 | 9 => Action::Replace(bound),
+        10 => Action::DeleteMirror(manifest),
+        11 => Action::Meddle(bound),
+        12 | 13 => Action::ServerDown(Duration::from_millis(dice.random_range(100..40_000))),
+        14 => Action::CutWatches,
+        _ => Action::ForgetHistory,
     }
 }

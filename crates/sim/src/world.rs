@@ -1,6 +1,8 @@
 //! The world around the agent: one place where faults are drawn, the trace is kept and the laws
 //! look on. Everything that crosses a boundary comes by here.
 
+mod api;
+
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +23,8 @@ use crate::pods;
 use crate::runtime::{CallInfo, Fate, Instance, Life, Machine, Occurrence, Plan, Weather};
 use crate::story::Severity;
 use crate::trace::Trace;
+
+pub(crate) use api::{ApiFate, ApiPlan, WatchWeather};
 
 /// What the agent was seen to do while it should have done nothing.
 #[derive(Clone, Copy, Debug, Default)]

@@ -27,9 +27,10 @@ fn the_laws_hold() {
 }
 
 /// The laws that a mutation breaks, in any of these seeds.
-fn noticed(mutation: Mutation) -> Vec<Law> {
+fn noticed(mutation: Mutation, cluster: bool) -> Vec<Law> {
     let options = Options {
         mutation: Some(mutation),
+        cluster: Some(cluster),
         ..Options::default()
     };
     let mut laws: Vec<Law> = (0..25)
@@ -43,22 +44,39 @@ fn noticed(mutation: Mutation) -> Vec<Law> {
 
 #[test]
 fn what_is_broken_on_purpose_is_noticed() {
-    for (mutation, law) in [
-        (Mutation::DoubleStart, Law::OneInstance),
-        (Mutation::ForgetExit, Law::NoExitLost),
-        (Mutation::IgnoreInitOrder, Law::InitOrder),
-        (Mutation::SkipKill, Law::Converges),
-        (Mutation::LateStart, Law::NothingAfterEnd),
-        (Mutation::CountReset, Law::CountsGrow),
-        (Mutation::StaleStatus, Law::NoStatusBack),
-        (Mutation::NoisyEvents, Law::Quiet),
-        (Mutation::LeakCgroup, Law::Converges),
-        (Mutation::Zombie, Law::DeadIsDead),
-    ] {
-        let laws = noticed(mutation);
-        assert!(
-            laws.contains(&law),
-            "{mutation} broke {laws:?}, not {law:?}"
-        );
+    check_noticed(
+        false,
+        &[
+            (Mutation::DoubleStart, Law::OneInstance),
+            (Mutation::ForgetExit, Law::NoExitLost),
+            (Mutation::IgnoreInitOrder, Law::InitOrder),
+            (Mutation::SkipKill, Law::Converges),
+            (Mutation::LateStart, Law::NothingAfterEnd),
+            (Mutation::CountReset, Law::CountsGrow),
+            (Mutation::StaleStatus, Law::NoStatusBack),
+            (Mutation::NoisyEvents, Law::Quiet),
+            (Mutation::LeakCgroup, Law::Converges),
+            (Mutation::Zombie, Law::DeadIsDead),
+        ],
+    );
+}
+
+#[test]
+fn what_is_broken_at_the_api_server_is_noticed() {
+    check_noticed(
+        true,
+        &[
+            (Mutation::IgnoreUid, Law::RightPod),
+            (Mutation::HastyDelete, Law::EndsEmpty),
+            (Mutation::OldStatus, Law::ToldForward),
+            (Mutation::LoseStatus, Law::Converges),
+        ],
+    );
+}
+
+fn check_noticed(cluster: bool, expected: &[(Mutation, Law)]) {
+    for (mutation, law) in expected {
+        let laws = noticed(*mutation, cluster);
+        assert!(laws.contains(law), "{mutation} broke {laws:?}, not {law:?}");
     }
 }

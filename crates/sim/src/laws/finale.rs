@@ -21,9 +21,10 @@ pub(crate) struct Leftovers {
     pub(crate) logs: Vec<PodUid>,
 }
 
+/// A late call may leave a newer instance that was never started: it counts if there is no other.
 fn newest<'a>(machine: &'a Machine, uid: &'a PodUid, name: &str) -> Option<&'a Instance> {
     let all = machine.of_pod(uid).filter(|c| c.name == name);
-    all.max_by_key(|c| c.number)
+    all.max_by_key(|c| (c.state != ContainerState::Created, c.number))
 }
 
 impl Laws {
@@ -85,6 +86,10 @@ impl Laws {
             return Some("has no status".to_owned());
         };
         if status::is_terminal(&standing.status) {
+            // Its next life may have found the remains of the last, on their way out.
+            if known.came_back && machine.of_pod(uid).next().is_none() {
+                return None;
+            }
             return ended_pod(machine, uid, spec, status::phase_of(&standing.status), left);
         }
         if stranded(machine, uid, spec) {

@@ -2,6 +2,7 @@
 //! they begin, what happens in the runtime, statuses as they are published. They keep their own
 //! books and ask the agent nothing but what its handle tells everybody.
 
+mod api;
 mod calls;
 mod finale;
 mod runtime;
@@ -18,6 +19,7 @@ use krablet_pod::qos::{QosClass, qos_class};
 use krablet_pod::{PodRef, PodUid};
 use krablet_status::Standing;
 
+pub(crate) use api::Written;
 pub(crate) use finale::Leftovers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +44,14 @@ pub enum Law {
     NoExitLost,
     /// Versions of a status grow; a terminal phase and a start time stay.
     NoStatusBack,
+    /// The API server hears of a pod that it is over, and is asked to delete it, only when none of its
+    /// containers runs; and to delete it only when somebody wants that and the last status is there.
+    EndsEmpty,
+    /// What the API server is told is said of the pod it keeps it for.
+    RightPod,
+    /// What stands at the API server never goes back either, over all lives of the agent: last
+    /// phases stay, restart counts do not fall, what has ended for good does not run.
+    ToldForward,
     /// Directories and mounts are not taken away under a running container.
     NotUnderfoot,
     /// Once all is well the node gets to exactly what is wanted, with nothing left over.
@@ -81,6 +91,8 @@ struct Known {
     /// Wanted again after it was not: its statuses and counts may begin anew, once.
     status_anew: bool,
     counts_anew: bool,
+    told_anew: bool,
+    came_back: bool,
 }
 
 /// How a container ended.
@@ -121,6 +133,10 @@ pub(crate) struct Laws {
     over: BTreeSet<(PodUid, String)>,
     /// Containers the agent asked to stop, and sandboxes.
     stop_asked: BTreeSet<String>,
+    /// Whose each container is or was.
+    owners: BTreeMap<String, PodUid>,
+    /// The agent was shown the API server's objects as they once were.
+    shown_old: bool,
 }
 
 impl Laws {
@@ -139,11 +155,23 @@ impl Laws {
             wanted: true,
             status_anew: false,
             counts_anew: false,
+            told_anew: false,
+            came_back: false,
         });
         known.pod = pod.clone();
         known.wanted = true;
         known.status_anew |= again;
         known.counts_anew |= again;
+        known.told_anew |= again;
+        known.came_back |= again;
+    }
+
+    /// Its object is gone from the API server. An agent that does not know yet may begin it anew.
+    pub(crate) fn unwant_object(&mut self, uid: &PodUid) {
+        self.unwant(uid);
+        if let Some(known) = self.pods.get_mut(uid) {
+            known.counts_anew = true;
+        }
     }
 
     pub(crate) fn unwant(&mut self, uid: &PodUid) {
@@ -173,10 +201,21 @@ impl Laws {
         self.standings.clear();
         self.let_go.clear();
         self.told.clear();
+        self.shown_old = false;
     }
 
     pub(crate) fn has_agent(&self) -> bool {
         self.agent.is_some()
+    }
+
+    pub(crate) fn shows_old_list(&mut self) {
+        self.shown_old = true;
+    }
+
+    pub(crate) fn lives(&self, caller: u64) -> bool {
+        self.agent
+            .as_ref()
+            .is_some_and(|(alive, _)| *alive == caller)
     }
 
     pub(crate) fn agent_dies(&mut self) {

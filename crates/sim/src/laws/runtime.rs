@@ -22,6 +22,7 @@ impl Laws {
     }
 
     fn created(&mut self, c: &Instance) -> Held {
+        self.owners.insert(c.id.clone(), c.pod.uid.clone());
         let Some(spec) = self.spec(&c.pod.uid) else {
             return Ok(());
         };

@@ -7,19 +7,19 @@ use krablet_status::Standing;
 
 use super::{Held, Law, Laws, broken};
 
-fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+pub(super) fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let init = status.init_container_statuses.iter().flatten();
     init.chain(status.container_statuses.iter().flatten())
 }
 
 /// Ends that a status tells of: that of the state and that of the one before.
-fn ends(of: &ContainerStatus) -> impl Iterator<Item = &ContainerStateTerminated> {
+pub(super) fn ends(of: &ContainerStatus) -> impl Iterator<Item = &ContainerStateTerminated> {
     [&of.state, &of.last_state]
         .into_iter()
         .filter_map(|state| state.as_ref()?.terminated.as_ref())
 }
 
-fn runtime_id(id: &str) -> &str {
+pub(super) fn runtime_id(id: &str) -> &str {
     id.split_once("://").map_or(id, |(_, id)| id)
 }
 

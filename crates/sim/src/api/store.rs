@@ -1,0 +1,250 @@
+//! The objects of the simulated API server and every change of them. Pure but for the clock it is
+//! handed: what a request does here is done, whoever asked.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use krablet_core::patch::{self, POD_STATUS};
+use krablet_core::status;
+use krablet_kube::ApiError;
+use krablet_pod::api::{Pod, PodStatus};
+use krablet_pod::qos::qos_class;
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// Namespace and name.
+pub(super) type Key = (String, String);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Added,
+    Modified,
+    Deleted,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Kind::Added => "ADDED",
+            Kind::Modified => "MODIFIED",
+            Kind::Deleted => "DELETED",
+        }
+    }
+}
+
+/// One version of an object.
+pub(super) struct Stored {
+    pub(super) pod: Arc<Pod>,
+    pub(super) bytes: Bytes,
+}
+
+/// One change. All of them are kept: a schedule is short.
+pub(super) struct Change {
+    at: Instant,
+    kind: Kind,
+    key: Key,
+    object: Arc<Stored>,
+}
+
+impl Change {
+    pub(super) fn line(&self) -> Bytes {
+        let kind = self.kind.as_str();
+        let object = &self.object.bytes;
+        let mut line = format!(r#"{{"type":"{kind}","object":"#).into_bytes();
+        line.extend_from_slice(object);
+        line.push(b'}');
+        line.into()
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Store {
+    objects: BTreeMap<Key, Arc<Stored>>,
+    /// The change that made version n is the n-th.
+    changes: Vec<Change>,
+    /// What happened up to this version is forgotten.
+    pub(super) forgotten: usize,
+    /// UIDs given so far.
+    given: u32,
+}
+
+pub(super) fn key_of(pod: &Pod) -> Key {
+    let metadata = &pod.metadata;
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+pub(super) fn refusal(code: u16, reason: &str, message: String) -> ApiError {
+    ApiError::Status {
+        code,
+        reason: reason.to_owned(),
+        message,
+        retry_after: None,
+    }
+}
+
+pub(super) fn not_found(key: &Key) -> ApiError {
+    refusal(404, "NotFound", format!("pods {:?} not found", key.1))
+}
+
+fn encode(pod: &Pod) -> Result<Bytes, ApiError> {
+    let bytes = serde_json::to_vec(pod).map_err(|e| ApiError::Decode(e.to_string()))?;
+    Ok(bytes.into())
+}
+
+/// What deleting an object led to.
+pub(super) enum Deleted {
+    Gone(Arc<Pod>),
+    /// It is to end by itself first.
+    Marked(Arc<Pod>),
+}
+
+impl Store {
+    pub(super) fn version(&self) -> usize {
+        self.changes.len()
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&Arc<Stored>> {
+        self.objects.get(key)
+    }
+
+    pub(super) fn pods(&self) -> Vec<Arc<Pod>> {
+        self.objects.values().map(|o| o.pod.clone()).collect()
+    }
+
+    pub(super) fn change(&self, number: usize) -> Option<&Change> {
+        self.changes.get(number)
+    }
+
+    /// The version the store had at that time.
+    pub(super) fn version_at(&self, at: Instant) -> usize {
+        self.changes.partition_point(|change| change.at <= at)
+    }
+
+    /// A list as of a version.
+    pub(super) fn list(&self, version: usize) -> Bytes {
+        let mut objects: BTreeMap<&Key, &Arc<Stored>> = BTreeMap::new();
+        if version >= self.version() {
+            objects.extend(&self.objects);
+        } else {
+            for change in &self.changes[..version] {
+                match change.kind {
+                    Kind::Deleted => drop(objects.remove(&change.key)),
+                    _ => drop(objects.insert(&change.key, &change.object)),
+                }
+            }
+        }
+        let mut list =
+            format!(r#"{{"metadata":{{"resourceVersion":"{version}"}},"items":["#).into_bytes();
+        for (n, object) in objects.values().enumerate() {
+            if n > 0 {
+                list.push(b',');
+            }
+            list.extend_from_slice(&object.bytes);
+        }
+        list.extend_from_slice(b"]}");
+        list.into()
+    }
+
+    fn write(&mut self, mut pod: Pod, kind: Kind) -> Result<Arc<Stored>, ApiError> {
+        let key = key_of(&pod);
+        pod.metadata.resource_version = Some((self.version() + 1).to_string());
+        let object = Arc::new(Stored {
+            bytes: encode(&pod)?,
+            pod: Arc::new(pod),
+        });
+        match kind {
+            Kind::Deleted => drop(self.objects.remove(&key)),
+            _ => drop(self.objects.insert(key.clone(), object.clone())),
+        }
+        self.changes.push(Change {
+            at: Instant::now(),
+            kind,
+            key,
+            object: object.clone(),
+        });
+        Ok(object)
+    }
+
+    pub(super) fn create(&mut self, mut pod: Pod, now: Timestamp) -> Result<Arc<Stored>, ApiError> {
+        let key = key_of(&pod);
+        if self.objects.contains_key(&key) {
+            let message = format!("pods {:?} already exists", key.1);
+            return Err(refusal(409, "AlreadyExists", message));
+        }
+        self.given += 1;
+        let given = format!("{}-api{}", key.1, self.given);
+        pod.metadata.uid.get_or_insert(given);
+        pod.metadata.creation_timestamp = Some(Time(now));
+        pod.metadata.generation = Some(1);
+        let qos = pod.spec.as_ref().map(qos_class);
+        pod.status = Some(PodStatus {
+            phase: Some(status::PENDING.to_owned()),
+            qos_class: qos.map(|q| q.as_str().to_owned()),
+            ..PodStatus::default()
+        });
+        self.write(pod, Kind::Added)
+    }
+
+    /// A change by somebody else.
+    pub(super) fn edit(
+        &mut self,
+        key: &Key,
+        edit: impl FnOnce(&mut Pod),
+    ) -> Result<Arc<Stored>, ApiError> {
+        let object = self.objects.get(key).ok_or_else(|| not_found(key))?;
+        let mut pod = (*object.pod).clone();
+        edit(&mut pod);
+        self.write(pod, Kind::Modified)
+    }
+
+    /// The status becomes what the patch makes of it. Nothing is written if that changes nothing.
+    pub(super) fn patch_status(
+        &mut self,
+        key: &Key,
+        change: &Value,
+    ) -> Result<Arc<Stored>, ApiError> {
+        let object = self.objects.get(key).ok_or_else(|| not_found(key))?;
+        let bad = |e: serde_json::Error| refusal(422, "Invalid", e.to_string());
+        let old = serde_json::to_value(&object.pod.status).map_err(bad)?;
+        let new = patch::apply(&old, change, POD_STATUS);
+        if new == old {
+            return Ok(object.clone());
+        }
+        let mut pod = (*object.pod).clone();
+        pod.status = Some(serde_json::from_value(new).map_err(bad)?);
+        self.write(pod, Kind::Modified)
+    }
+
+    /// A pod that is over, or that is given no time, is gone at once.
+    pub(super) fn delete(
+        &mut self,
+        key: &Key,
+        grace: i64,
+        now: Timestamp,
+    ) -> Result<Deleted, ApiError> {
+        let object = self.objects.get(key).ok_or_else(|| not_found(key))?;
+        let mut pod = (*object.pod).clone();
+        let over = pod.status.as_ref().is_some_and(status::is_terminal);
+        if grace == 0 || over {
+            return Ok(Deleted::Gone(self.write(pod, Kind::Deleted)?.pod.clone()));
+        }
+        let metadata = &mut pod.metadata;
+        let left = metadata.deletion_grace_period_seconds;
+        let grace = left.map_or(grace, |left| left.min(grace));
+        let begun = match (&metadata.deletion_timestamp, left) {
+            (Some(at), Some(left)) => at.0 - jiff::SignedDuration::from_secs(left),
+            _ => now,
+        };
+        metadata.deletion_timestamp = Some(Time(begun + jiff::SignedDuration::from_secs(grace)));
+        metadata.deletion_grace_period_seconds = Some(grace);
+        metadata.generation = metadata.generation.map(|g| g + 1);
+        let marked = self.write(pod, Kind::Modified)?;
+        Ok(Deleted::Marked(marked.pod.clone()))
+    }
+}
