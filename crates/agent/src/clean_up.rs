@@ -43,6 +43,9 @@ impl SyncLoop {
         self.carry_out(effects);
         let workers = &self.workers;
         self.ended.retain(|uid, _| workers.is_known(uid));
+        // One that was let go before its first step has ended without any.
+        let alive = |uid: &PodUid| workers.stage(uid).is_some_and(|s| s < Stage::Finished);
+        desired.retain_ending(alive);
         self.parts.accounts.note_all(workers);
     }
 

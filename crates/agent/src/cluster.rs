@@ -7,9 +7,9 @@ use krablet_checkpoint::{DesiredPods as Remembered, Saver};
 use krablet_events::sink::{Sink, SinkConfig, SinkDeps};
 use krablet_kube::{Kube, Reflector};
 use krablet_linux::WallClock;
+use krablet_pod::PodUid;
 use krablet_pod::api::{Node, Pod};
-use krablet_pod::marks::{self, PodSource};
-use krablet_pod::{PodRef, PodUid};
+use krablet_pod::marks::PodSource;
 use krablet_sources::{ApiSource, SourceSet};
 use krablet_status::sender::{ApiPods, Sender, SenderConfig, SenderDeps, SenderHandle};
 use tokio::sync::{mpsc, watch};
@@ -157,11 +157,7 @@ impl ApiPods for KnownPods {
     }
 
     fn mirror_of(&self, static_uid: &PodUid) -> Option<Arc<Pod>> {
-        let pod = self.desired.get(static_uid)?;
-        let mirror = self.desired.mirror(&PodRef::of(&pod).full_name())?;
-        // One that stands for another manifest is on its way out.
-        let current = krablet_core::mirror::mirrors_well(&mirror, &pod);
-        (marks::is_static(&pod) && current).then_some(mirror)
+        self.desired.mirror_of(static_uid)
     }
 
     fn could_have_running_containers(&self, uid: &PodUid) -> bool {

@@ -125,7 +125,7 @@ impl Agent {
         let desired = DesiredPods::default();
         let mirrors = desired.clone();
         let status = StatusStore::new(config.gates)
-            .with_mirrors(Arc::new(move |pod| mirrors.mirror(&pod.full_name())));
+            .with_mirrors(Arc::new(move |pod| mirrors.mirror_of(&pod.uid)));
         let (observer, observer_handle) = krablet_observer::build(
             config.observer,
             ObserverDeps {

@@ -72,6 +72,9 @@ impl Mirrors {
             ending: &|name| ending.contains(name),
         });
         let mut failed = None;
+        for mirror in self.desired.mirrors_of_past_lives() {
+            failed = failed.or(self.delete(mirror).await.err());
+        }
         for action in actions {
             let done = match action {
                 MirrorAction::Create(pod) => self.create(&pod).await,
@@ -86,16 +89,11 @@ impl Mirrors {
     async fn create(&self, pod: &Pod) -> Result<(), (PodRef, ApiError)> {
         let named = PodRef::of(pod);
         debug!(pod = %named, "Creating a mirror pod for static pod");
-        match self.kube.create(paths::pods(&named.namespace), pod).await {
-            Ok(made) => {
-                let mut made: Pod = made;
-                made.metadata.managed_fields = None;
-                self.desired.put_mirror(&Arc::new(made));
-                Ok(())
-            }
-            // The watch will show which one it is.
-            Err(e) if e.is_already_exists() => Ok(()),
-            Err(e) => Err((named, e)),
+        let made: Result<Pod, _> = self.kube.create(paths::pods(&named.namespace), pod).await;
+        match made {
+            // The watch alone shows which one it is: it may be gone again, or newer, when the answer comes.
+            Err(e) if !e.is_already_exists() => Err((named, e)),
+            _ => Ok(()),
         }
     }
 

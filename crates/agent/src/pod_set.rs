@@ -33,6 +33,9 @@ struct Snapshot {
     mirrors: BTreeMap<FullName, Arc<Pod>>,
     /// Static pods that nobody wants any more and that have not ended yet.
     ending: BTreeMap<PodUid, FullName>,
+    /// Mirror pods that tell of static pods as they were before they were let go: the same manifest
+    /// may come back, and then with another life. The UID of the static pod, and of the mirror.
+    past: BTreeMap<FullName, (PodUid, PodUid)>,
     /// Pods that were not let in: wanted, and never started.
     refused: BTreeSet<PodUid>,
 }
@@ -55,6 +58,18 @@ impl DesiredPods {
     /// The mirror pod of a static pod.
     pub fn mirror(&self, name: &FullName) -> Option<Arc<Pod>> {
         self.with(|s| s.mirrors.get(name).cloned())
+    }
+
+    /// The mirror pod that stands for a static pod as it is now, not for an earlier manifest.
+    pub fn mirror_of(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        let pod = self.get(uid).filter(|pod| marks::is_static(pod))?;
+        let name = PodRef::of(&pod).full_name();
+        let mirror = self.with(|s| {
+            let mirror = s.mirrors.get(&name)?;
+            let life = (uid.clone(), PodRef::of(mirror).uid);
+            (s.past.get(&name) != Some(&life)).then(|| mirror.clone())
+        })?;
+        krablet_core::mirror::mirrors_well(&mirror, &pod).then_some(mirror)
     }
 
     pub fn mirrors(&self) -> Vec<Arc<Pod>> {
@@ -84,6 +99,21 @@ impl DesiredPods {
         self.with(|s| s.ending.values().cloned().collect())
     }
 
+    /// Mirror pods of static pods that came back and live anew.
+    pub(crate) fn mirrors_of_past_lives(&self) -> Vec<PodRef> {
+        self.with(|s| {
+            let back = s
+                .past
+                .iter()
+                .filter(|(_, (uid, _))| s.pods.contains_key(uid));
+            let told = back.filter_map(|(name, (_, mirror))| {
+                let held = PodRef::of(s.mirrors.get(name)?);
+                (held.uid == *mirror).then_some(held)
+            });
+            told.collect()
+        })
+    }
+
     /// What the API server was seen to hold. The static pod it stands for, if there is one.
     pub(crate) fn put_mirror(&self, mirror: &Arc<Pod>) -> Option<PodUid> {
         let name = PodRef::of(mirror).full_name();
@@ -102,6 +132,7 @@ impl DesiredPods {
             let same = |held: &Arc<Pod>| PodRef::of(held).uid == mirror.uid;
             if s.mirrors.get(&name).is_some_and(same) {
                 s.mirrors.remove(&name);
+                s.past.remove(&name);
             }
         });
         self.ring();
@@ -134,6 +165,13 @@ impl DesiredPods {
         self.with(|s| {
             s.pods.remove(&pod_ref.uid);
             s.refused.remove(&pod_ref.uid);
+            let name = pod_ref.full_name();
+            if marks::is_static(pod)
+                && let Some(mirror) = s.mirrors.get(&name)
+            {
+                let life = (pod_ref.uid.clone(), PodRef::of(mirror).uid);
+                s.past.insert(name, life);
+            }
             if alive && marks::is_static(pod) {
                 s.ending.insert(pod_ref.uid.clone(), pod_ref.full_name());
             }
@@ -146,6 +184,18 @@ impl DesiredPods {
     /// Nothing of the pod runs any more.
     pub(crate) fn ended(&self, uid: &PodUid) {
         if self.with(|s| s.ending.remove(uid)).is_some() {
+            self.ring();
+        }
+    }
+
+    /// Of the pods that have still to be ended, only those that have not.
+    pub(crate) fn retain_ending(&self, alive: impl Fn(&PodUid) -> bool) {
+        let changed = self.with(|s| {
+            let before = s.ending.len();
+            s.ending.retain(|uid, _| alive(uid));
+            s.ending.len() != before
+        });
+        if changed {
             self.ring();
         }
     }

@@ -425,6 +425,9 @@ impl SyncLoop {
                 self.tidy();
                 self.housekeeping.soon();
             }
+            // Others may have the room as soon as all containers have stopped: that is when the scheduler
+            // may hear of it and bind the next pod here.
+            Some(Stage::Terminated) => self.room_was_made(&uid),
             Some(_) => {}
         }
     }

@@ -129,8 +129,9 @@ impl Merge {
     }
 
     /// Takes pods remembered from an earlier life, for a source that has not spoken yet. They stay
-    /// until the source's first set says otherwise; the source does not count as ready.
-    pub fn restore(&mut self, source: PodSource, pods: Vec<Arc<Pod>>) -> Merged {
+    /// until the source's first set says otherwise; the source does not count as ready. They are
+    /// marked like new ones, for what was written down is what the source had said.
+    pub fn restore(&mut self, source: PodSource, pods: Vec<Arc<Pod>>, first_seen: &str) -> Merged {
         let mut merged = Merged::default();
         if self.seen.contains(&source) {
             return merged;
@@ -139,6 +140,7 @@ impl Merge {
         let mut restored = Vec::new();
         for pod in pods {
             if let Entry::Vacant(place) = known.entry(PodRef::of(&pod).uid) {
+                let pod = Arc::new(annotated(&pod, source, first_seen));
                 place.insert(pod.clone());
                 restored.push(pod);
             }
@@ -357,10 +359,13 @@ mod tests {
         let mut merge = Merge::default();
         let api = PodSource::Api;
         let pods = vec![Arc::new(pod("a", "web")), Arc::new(pod("b", "db"))];
-        assert_eq!(shown(&merge.restore(api, pods.clone())), "RESTORE a b");
+        let restored = merge.restore(api, pods.clone(), "t");
+        assert_eq!(shown(&restored), "RESTORE a b");
+        let marked = |pod: &Arc<Pod>| PodSource::of(pod) == Some(api);
+        assert!(restored.updates[0].pods.iter().all(marked));
         assert!(!merge.ready().contains(&api));
         let merged = merge.set(api, vec![Arc::new(pod("a", "web"))], "t");
         assert_eq!(shown(&merged), "REMOVE b; ADD");
-        assert_eq!(shown(&merge.restore(api, pods)), "");
+        assert_eq!(shown(&merge.restore(api, pods, "t")), "");
     }
 }

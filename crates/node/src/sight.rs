@@ -110,7 +110,7 @@ pub(crate) struct NodeWatch {
 
 /// Where a watch ended.
 struct Ended {
-    /// From where to go on; none after a loss of the place.
+    /// From where to go on; none after a failure.
     version: Option<String>,
     error: Option<ApiError>,
 }
@@ -139,10 +139,7 @@ impl NodeWatch {
                 Some(version) => self.follow(version).await,
                 None => match self.list().await {
                     Ok(version) => self.follow(version).await,
-                    Err(error) => Ended {
-                        version: None,
-                        error: Some(error),
-                    },
+                    Err(error) => failed(error),
                 },
             };
             version = ended.version;
@@ -191,19 +188,19 @@ impl NodeWatch {
             .query("timeoutSeconds", seconds.to_string());
         let mut lines = match self.kube.api().watch(call).await {
             Ok(lines) => lines,
-            Err(error) => return ended(version, error),
+            Err(error) => return failed(error),
         };
         let silence = Duration::from_secs(seconds) + WATCH_MARGIN;
         loop {
             let line = match tokio::time::timeout(silence, lines.next()).await {
-                Err(_) => return ended(version, ApiError::Deadline(silence)),
+                Err(_) => return failed(ApiError::Deadline(silence)),
                 Ok(None) => break,
-                Ok(Some(Err(error))) => return ended(version, error),
+                Ok(Some(Err(error))) => return failed(error),
                 Ok(Some(Ok(line))) => line,
             };
             match decode_watch_line::<Node>(&line) {
                 Ok(event) => self.take(event, &mut version),
-                Err(error) => return ended(version, error),
+                Err(error) => return failed(error),
             }
         }
         Ended {
@@ -233,12 +230,12 @@ impl NodeWatch {
     }
 }
 
-/// Only a connection that broke leaves the place as it was. Whatever the server itself says may
-/// mean that it knows nothing of it: the history was cut, or is another one.
-fn ended(version: String, error: ApiError) -> Ended {
-    let keep = matches!(error, ApiError::Deadline(_) | ApiError::Connection(_));
+/// A list follows: the history may have been cut, or, when the server was away in between, its store may
+/// be another one, whose watch would stay silent until it has come as far as this version. Of one object
+/// a list costs no more than a watch.
+fn failed(error: ApiError) -> Ended {
     Ended {
-        version: keep.then_some(version),
+        version: None,
         error: Some(error),
     }
 }

@@ -338,7 +338,7 @@ async fn a_server_that_comes_back_empty_gets_its_node_back_by_itself() {
     server.wipe();
     server.close_watches();
     server
-        .until("a lost watch", |s| s.count(is_watch) >= 5)
+        .until("a lost watch", |s| s.count(is_list) >= 5)
         .await;
     server.heal();
     server.until("again", |s| ready(s) == Some(true)).await;

@@ -95,11 +95,10 @@ impl Sources {
     /// Merges until the last source or the sync loop is gone.
     pub async fn run(mut self) {
         while let Some(set) = self.sets.recv().await {
-            let merged = if set.restored {
-                self.merge.restore(set.source, set.pods)
-            } else {
-                let seen = self.clock.now().to_string();
-                self.merge.set(set.source, set.pods, &seen)
+            let seen = self.clock.now().to_string();
+            let merged = match set.restored {
+                true => self.merge.restore(set.source, set.pods, &seen),
+                false => self.merge.set(set.source, set.pods, &seen),
             };
             for duplicate in merged.duplicates {
                 self.recorder.warning(

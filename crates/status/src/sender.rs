@@ -209,7 +209,9 @@ impl Sender {
         }
         let of_target = |answer: &&Arc<Pod>| answer.metadata.uid == target.metadata.uid;
         let Some(answer) = self.plan.answer(uid).filter(of_target) else {
-            return Some(target.clone());
+            // One without a version is remembered from an earlier life, and only in part.
+            let known = !resource_version(target).is_empty();
+            return known.then(|| target.clone());
         };
         let newer = is_newer(resource_version(target), resource_version(answer))?;
         Some(if newer { target } else { answer }.clone())

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use krablet_pod::Quantity;
-use krablet_pod::api::{Pod, PodCondition, PodStatus};
+use krablet_pod::api::{ContainerStatus, Pod, PodCondition, PodStatus};
 use krablet_pod::marks;
 use serde_json::{Map, Value};
 
@@ -35,9 +35,12 @@ pub fn merge_for_api(inputs: &MergeInputs<'_>) -> PodStatus {
         node_allocatable_resource_claim_statuses: api
             .node_allocatable_resource_claim_statuses
             .clone(),
+        // One that was told stays, also when this agent has forgotten it.
+        start_time: api.start_time.clone().or(ours.start_time.clone()),
         ..ours.clone()
     };
-    let taken_back = is_terminal(api) && !is_terminal(ours);
+    keep_told(&mut merged, api);
+    let taken_back = is_terminal(api) && phase_of(api) != phase_of(ours);
     if taken_back || is_held_back(inputs) {
         merged.phase = api.phase.clone();
         merged.reason = api.reason.clone();
@@ -50,6 +53,35 @@ pub fn merge_for_api(inputs: &MergeInputs<'_>) -> PodStatus {
         }
     }
     merged
+}
+
+/// The runtime has no trace of a container any more whose end was told.
+fn is_forgotten(ours: &ContainerStatus, told: &ContainerStatus) -> bool {
+    let ended = told.state.as_ref().is_some_and(|s| s.terminated.is_some());
+    let unknown = |of: &ContainerStatus| of.container_id.as_deref().unwrap_or_default().is_empty();
+    ended && unknown(ours) && !unknown(told)
+}
+
+/// Restart counts that were told do not fall, and ends stay told, also when this agent has forgotten
+/// them.
+fn keep_told(merged: &mut PodStatus, api: &PodStatus) {
+    for (ours, told) in [
+        (
+            &mut merged.init_container_statuses,
+            &api.init_container_statuses,
+        ),
+        (&mut merged.container_statuses, &api.container_statuses),
+    ] {
+        for container in ours.iter_mut().flatten() {
+            let mut told = told.iter().flatten();
+            if let Some(told) = told.find(|t| t.name == container.name) {
+                if is_forgotten(container, told) {
+                    *container = told.clone();
+                }
+                container.restart_count = container.restart_count.max(told.restart_count);
+            }
+        }
+    }
 }
 
 /// The status says the pod is over, and the API server is not to hear it yet, for its containers

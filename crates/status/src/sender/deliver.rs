@@ -11,7 +11,7 @@ use krablet_kube::{ApiError, Call, Kube, PatchKind, Priority, Verb, paths};
 use krablet_pod::api::{Pod, PodStatus};
 use krablet_pod::{PodRef, PodUid};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::plan::Trouble;
 use crate::Standing;
@@ -83,27 +83,27 @@ async fn tell(kube: &Kube, job: &Job, calls: &mut Calls) -> Result<End, End> {
         return Ok(End::Gone);
     }
     let empty = PodStatus::default();
-    let inputs = MergeInputs {
-        api_pod: &object,
-        ours: &job.standing.status,
-        could_have_running_containers: job.could_have_running_containers,
-        now: job.now,
-    };
-    let held_back = status::is_held_back(&inputs);
-    let merged = status::merge_for_api(&inputs);
-    let old = object.status.as_ref().unwrap_or(&empty);
-    if let Some(patch) = pod_status_patch(target.uid.as_str(), old, &merged) {
+    let mut held_back = false;
+    // An answer that says something else than it was told was made from a newer object than we knew:
+    // what is left of that goes with a second patch.
+    for round in 0..2 {
+        let inputs = MergeInputs {
+            api_pod: &object,
+            ours: &job.standing.status,
+            could_have_running_containers: job.could_have_running_containers,
+            now: job.now,
+        };
+        held_back = status::is_held_back(&inputs);
+        let merged = status::merge_for_api(&inputs);
+        let old = object.status.as_ref().unwrap_or(&empty);
+        if round > 0 && !status::needs_update(old, &merged) {
+            break;
+        }
+        let Some(patch) = pod_status_patch(target.uid.as_str(), old, &merged) else {
+            break;
+        };
         calls.patches += 1;
-        let path = paths::pod_status(&target.namespace, &target.name);
-        let call = Call::new(Verb::Patch(PatchKind::StrategicMerge), path)
-            .body(patch.to_string())
-            .priority(job.priority);
-        let patched = ask(kube, job, call).await;
-        // Only a server that is too busy is known not to have done it.
-        object = patched.map_err(|e| {
-            let unsure = e.code() != Some(429);
-            refused(e, unsure, None)
-        })?;
+        object = send(kube, job, &target, &patch).await?;
         // The server checks the UID itself; what it answers is another pod's only if it did not.
         if PodRef::of(&object).uid != target.uid {
             return Ok(End::Gone);
@@ -116,6 +116,18 @@ async fn tell(kube: &Kube, job: &Job, calls: &mut Calls) -> Result<End, End> {
         return Ok(End::Gone);
     }
     Ok(End::Told { object, held_back })
+}
+
+async fn send(kube: &Kube, job: &Job, target: &PodRef, patch: &Value) -> Result<Arc<Pod>, End> {
+    let path = paths::pod_status(&target.namespace, &target.name);
+    let call = Call::new(Verb::Patch(PatchKind::StrategicMerge), path)
+        .body(patch.to_string())
+        .priority(job.priority);
+    // Only a server that is too busy is known not to have done it.
+    ask(kube, job, call).await.map_err(|e| {
+        let unsure = e.code() != Some(429);
+        refused(e, unsure, None)
+    })
 }
 
 /// Nothing is kept of the object but what is asked of it again.
