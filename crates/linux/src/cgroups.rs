@@ -264,7 +264,7 @@ mod tests {
     async fn a_process_that_outlived_its_pod_is_killed() {
         let parent = ["pids", "unified", ""].map(|h| Path::new(MOUNT).join(h));
         let parent = parent.iter().find(|p| p.join("cgroup.procs").exists());
-        let name = format!("krablet-test-{}", std::process::id());
+        let name = format!("krablet-outlived-{}", std::process::id());
         let Some(top) = parent.map(|p| p.join(&name)) else {
             return;
         };
