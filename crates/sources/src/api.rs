@@ -41,7 +41,10 @@ impl ApiSource {
             slim: drop_managed_fields::<Pod>,
             seed,
         };
-        Reflector::new(api, config, self)
+        let (reflector, reach) = Reflector::new(api, config, self);
+        // A list older than what an earlier life of this agent acted on would bring back pods that
+        // ended, and take away ones that run.
+        (reflector.from_now(), reach)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What to do next, given what happened: list, watch, how long to wait before. Pure.
 //!
-//! The first list may be of any age (`resourceVersion=0`, from the API server's memory). From then on a watch that
+//! The first list may be of any age (`resourceVersion=0`, from the API server's memory) unless whoever asks must not
+//! be shown what was before what he knows from an earlier life. From then on a watch that
 //! ends is resumed where it stood. When the server was away in between, a list not older than what we know comes
 //! first: a store that was replaced by an older one would leave such a watch silent for ever, and a list says so at
 //! once. When the server does not know our version any more, or not yet, everything is listed anew.
@@ -76,11 +77,16 @@ impl Course {
     pub(super) fn new() -> Self {
         Self {
             version: None,
-            next: Step::List {
-                age: Age::Any,
-                paged: true,
-            },
+            next: list(Age::Any),
             failures: 0,
+        }
+    }
+
+    /// The first list is of now.
+    pub(super) fn from_now() -> Self {
+        Self {
+            next: list(Age::Newest),
+            ..Self::new()
         }
     }
 
@@ -236,6 +242,12 @@ mod tests {
             assert_eq!(waited, Duration::from_millis(delay), "{told}");
             assert_eq!(shown(course.next()), next, "{told}");
         }
+    }
+
+    #[test]
+    fn who_lived_before_is_not_shown_older_things() {
+        let course = Course::from_now();
+        assert_eq!(shown(course.next()), "list newest");
     }
 
     #[test]

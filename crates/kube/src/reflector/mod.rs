@@ -117,6 +117,13 @@ where
         (reflector, receiver)
     }
 
+    /// For one who acted on these objects before, in an earlier life: not even the first list may be older than
+    /// what he was shown then.
+    pub fn from_now(mut self) -> Self {
+        self.course = Course::from_now();
+        self
+    }
+
     /// Never ends; drop it to end it.
     pub async fn run(mut self) {
         loop {

@@ -166,23 +166,24 @@ impl Shared {
         tasks.spawn(work);
     }
 
+    /// How far a server that is behind has come.
+    fn stale(&self, store: &Store) -> usize {
+        let back = self.world.stale_by();
+        let then = Instant::now().checked_sub(back);
+        then.map_or(store.version(), |then| store.version_at(then))
+    }
+
     fn read(&self, request: &Request) -> Result<Bytes, ApiError> {
         let store = lock(&self.store);
         match request {
             Request::List(age) => {
                 let version = match age {
-                    Age::Any => {
-                        let back = self.world.stale_by();
-                        let then = Instant::now().checked_sub(back);
-                        then.map_or(store.version(), |then| store.version_at(then))
-                    }
-                    Age::NotOlderThan(_) | Age::Newest => store.version(),
+                    Age::Any => self.stale(&store),
+                    Age::NotOlderThan(known) => self.stale(&store).max(*known),
+                    Age::Newest => store.version(),
                 };
                 self.world
                     .note(format_args!("   list of version {version}"));
-                if version < store.version() {
-                    self.world.lock().laws.shows_old_list();
-                }
                 Ok(store.list(version))
             }
             Request::Get(key) => {

@@ -45,10 +45,11 @@ impl Laws {
         let is = after.status.as_ref().unwrap_or(&empty);
         self.is_meant(after, written.meant)?;
         self.tells_of(after, is)?;
+        let uid = subject(after);
         if written.late {
+            self.told_late.insert(uid);
             return Ok(());
         }
-        let uid = subject(after);
         if status::is_terminal(is)
             && !status::is_terminal(was)
             && let Some(running) = runs(machine, &uid)
@@ -84,17 +85,14 @@ impl Laws {
         Ok(())
     }
 
-    fn told_forward(&mut self, uid: &PodUid, was: &PodStatus, is: &PodStatus) -> Held {
+    fn told_forward(&self, uid: &PodUid, was: &PodStatus, is: &PodStatus) -> Held {
         let Some(why) = self.goes_back(uid, was, is) else {
             return Ok(());
         };
-        // A pod that came back under its UID may be told of anew, once.
-        match self.pods.get_mut(uid) {
-            Some(known) if known.told_anew => {
-                known.told_anew = false;
-                Ok(())
-            }
-            _ => broken(Law::ToldForward, format!("{uid}: {why}")),
+        // Of a pod that came back under its UID, the object tells of two lives, container by container.
+        match self.pods.get(uid).is_some_and(|known| known.came_back) {
+            true => Ok(()),
+            false => broken(Law::ToldForward, format!("{uid}: {why}")),
         }
     }
 
@@ -103,9 +101,9 @@ impl Laws {
         if status::is_terminal_phase(old_phase) && phase != old_phase {
             return Some(format!("{phase} after {old_phase}"));
         }
-        // An agent that was shown an old list cannot know a time that is not in it.
-        let forgotten = was.start_time.is_some() && was.start_time != is.start_time;
-        if forgotten && !self.shown_old {
+        // What a dead agent says late, the living one may not have been shown.
+        let late = self.told_late.contains(uid);
+        if was.start_time.is_some() && was.start_time != is.start_time && !late {
             return Some("another start time".to_owned());
         }
         let old: BTreeMap<&str, _> = containers(was).map(|c| (c.name.as_str(), c)).collect();

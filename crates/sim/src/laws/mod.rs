@@ -91,7 +91,6 @@ struct Known {
     /// Wanted again after it was not: its statuses and counts may begin anew, once.
     status_anew: bool,
     counts_anew: bool,
-    told_anew: bool,
     came_back: bool,
 }
 
@@ -135,8 +134,8 @@ pub(crate) struct Laws {
     stop_asked: BTreeSet<String>,
     /// Whose each container is or was.
     owners: BTreeMap<String, PodUid>,
-    /// The agent was shown the API server's objects as they once were.
-    shown_old: bool,
+    /// Pods of whose statuses one came when nobody waited for it any more.
+    told_late: BTreeSet<PodUid>,
 }
 
 impl Laws {
@@ -155,14 +154,12 @@ impl Laws {
             wanted: true,
             status_anew: false,
             counts_anew: false,
-            told_anew: false,
             came_back: false,
         });
         known.pod = pod.clone();
         known.wanted = true;
         known.status_anew |= again;
         known.counts_anew |= again;
-        known.told_anew |= again;
         known.came_back |= again;
     }
 
@@ -201,15 +198,10 @@ impl Laws {
         self.standings.clear();
         self.let_go.clear();
         self.told.clear();
-        self.shown_old = false;
     }
 
     pub(crate) fn has_agent(&self) -> bool {
         self.agent.is_some()
-    }
-
-    pub(crate) fn shows_old_list(&mut self) {
-        self.shown_old = true;
     }
 
     pub(crate) fn lives(&self, caller: u64) -> bool {
