@@ -3,6 +3,7 @@
 
 mod accounts;
 mod clean_up;
+mod clearing;
 mod cluster;
 mod door;
 mod entry;

@@ -19,7 +19,7 @@ use krablet_pod::observed::ObservedPod;
 use krablet_pod::qos::{QosClass, qos_class};
 use krablet_pod::{ContainerId, PodRef, PodUid, Ticket};
 use krablet_probes::ProbesHandle;
-use krablet_runtime::gc::{ContainerGc, GcRound};
+use krablet_runtime::gc::{Claim, ContainerGc, GcRound};
 use krablet_runtime::{PodRuntime, SyncInputs, SyncOutcome, VolumeSource};
 use krablet_status::StatusStore;
 use krablet_volumes::{PodMounts, Volumes};
@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::accounts::Accounts;
+use crate::clearing::{Cleared, Clearing};
 use crate::housekeeping::Leftovers;
 use crate::mono::MonoClock;
 use crate::network::NetworkReadiness;
@@ -97,6 +98,7 @@ pub(crate) struct Steps {
     parts: StepParts,
     /// Why containers of a pod could last not be started; what their waiting state says.
     start_errors: Mutex<BTreeMap<PodUid, StartErrors>>,
+    clearing: Clearing,
 }
 
 impl Steps {
@@ -104,6 +106,7 @@ impl Steps {
         Self {
             parts,
             start_errors: Mutex::default(),
+            clearing: Clearing::default(),
         }
     }
 
@@ -115,6 +118,10 @@ impl Steps {
         cancel: CancellationToken,
     ) -> StepDone {
         let pod_ref = work.desired.pod_ref();
+        let mut after = after;
+        if self.clearing.over(&pod_ref.uid).await {
+            after = self.parts.observer.ticket();
+        }
         let hold = self.parts.observer.hold(&pod_ref.uid);
         let begun = Instant::now();
         self.parts.accounts.step_begins(&work);
@@ -216,6 +223,7 @@ impl Steps {
                 volumes: &volume_sources(mounts),
                 cgroup_parent: &self.parts.cgroups.cgroup_parent(&pod_ref.uid, qos),
                 on_sandbox_ready: &|_| self.sandbox_is_ready(pod, pod_ref, &observed),
+                on_killed: &|| Box::pin(self.tell_ends(pod, pod_ref)),
                 cancel,
             })
             .await;
@@ -285,6 +293,17 @@ impl Steps {
             ..StatusView::default()
         };
         self.store_status(pod, pod_ref, observed, view);
+    }
+
+    /// How containers ended that were killed to be started again.
+    async fn tell_ends(&self, pod: &Arc<Pod>, pod_ref: &PodRef) -> Result<(), String> {
+        let observer = &self.parts.observer;
+        let seen = observer.newer_than(pod_ref, observer.ticket()).await;
+        let seen = seen.map_err(|e| e.to_string())?;
+        let runtime = &self.parts.node.runtime_name;
+        let now = self.parts.clock.now();
+        self.parts.status.set_ends(pod, &seen, runtime, now);
+        Ok(())
     }
 
     /// When the pod's active deadline ends, on the monotonic clock.
@@ -429,19 +448,26 @@ impl Steps {
 
     /// What is left of pods that are gone: their directories, and cgroups of an earlier agent.
     pub(crate) async fn release_leftovers(&self, leftovers: Leftovers) {
-        let unwanted = |uid: &PodUid| !self.parts.desired.contains(uid);
-        for uid in leftovers.directories.into_iter().filter(unwanted) {
+        for uid in leftovers.directories {
+            let Some(_claim) = self.claim(&uid) else {
+                continue;
+            };
             if let Err(e) = self.parts.volumes.tear_down(&uid).await {
                 warn!(podUID = %uid, err = %e, "Could not remove the directory of a pod that is gone");
             }
         }
-        for (uid, qos) in leftovers
-            .cgroups
-            .into_iter()
-            .filter(|(uid, _)| unwanted(uid))
-        {
+        for (uid, qos) in leftovers.cgroups {
+            let Some(_claim) = self.claim(&uid) else {
+                continue;
+            };
             self.release_cgroup(&uid, qos).await;
         }
+    }
+
+    /// For one who takes away the remains of a pod; `None` if it is wanted again.
+    fn claim(&self, uid: &PodUid) -> Option<Cleared> {
+        let claim = self.clearing.begin(uid);
+        (!self.parts.desired.contains(uid)).then_some(claim)
     }
 }
 
@@ -456,6 +482,13 @@ impl Steps {
             Some(known) => known.fate,
             None => Fate::ContentRemovable,
         };
+        let claim = |uid: &PodUid| match garbage.fates.get(uid) {
+            // A living pod loses only what its steps have no use for.
+            Some(known) if known.fate == Fate::Live => Some(Box::new(()) as Claim),
+            // One that has ended and is wanted may be about to begin anew.
+            Some(known) if known.wanted => Some(Box::new(self.clearing.begin(uid)) as Claim),
+            _ => Some(Box::new(self.claim(uid)?) as Claim),
+        };
         let report = self
             .parts
             .gc
@@ -463,6 +496,7 @@ impl Steps {
                 pods: &garbage.pods,
                 fate: &fate,
                 recorded: &|id| garbage.recorded.contains(id),
+                claim: &claim,
                 sources_ready: true,
                 evict_terminated: false,
             })

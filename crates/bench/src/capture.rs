@@ -94,6 +94,7 @@ pub async fn start(runtime: &PodRuntime, pod: &Arc<Pod>, cgroup_parent: &str) ->
             volumes: &[],
             cgroup_parent,
             on_sandbox_ready: &|_| (),
+            on_killed: &|| Box::pin(async { Ok(()) }),
             cancel: &CancellationToken::new(),
         })
         .await;

@@ -292,17 +292,18 @@ pub fn dead_sandboxes(
     chosen
 }
 
-/// The pod log directories to remove, of those named: directories of pods that are gone. A name
-/// that is not a pod's is not ours to judge.
+/// The pod log directories to remove, of those named: directories of pods that are gone, with whose
+/// they are. A name that is not a pod's is not ours to judge.
 pub fn gone_log_dirs<'a>(
     names: impl IntoIterator<Item = &'a str>,
     fate: &dyn Fn(&PodUid) -> Fate,
     sources_ready: bool,
-) -> Vec<&'a str> {
+) -> Vec<(PodUid, &'a str)> {
     names
         .into_iter()
         .filter(|_| sources_ready)
-        .filter(|name| uid_of_log_dir(name).is_some_and(|uid| fate(&uid) == Fate::ContentRemovable))
+        .filter_map(|name| Some((uid_of_log_dir(name)?, name)))
+        .filter(|(uid, _)| fate(uid) == Fate::ContentRemovable)
         .collect()
 }
 

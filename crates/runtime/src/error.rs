@@ -23,6 +23,9 @@ pub enum RuntimeError {
     /// The pod has to be looked at again.
     #[error("container {container:?} has started after its start was given up")]
     StartedLate { container: String },
+    /// The pod has to be looked at again.
+    #[error("containers were killed, and how they ended cannot be seen: {0}")]
+    EndsNotSeen(String),
     /// A container did not start; its waiting reason says the same.
     #[error("failed to \"StartContainer\" for {container:?} with {reason}: {message:?}")]
     StartContainer {

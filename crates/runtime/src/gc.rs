@@ -2,6 +2,7 @@
 //! pods that are gone, links to logs that are no more. What goes is chosen by the pure core; here
 //! it is done. What fails is told and tried again in the next round.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,9 @@ pub struct GcSettings {
     pub container_logs: PathBuf,
 }
 
+/// Keeps a pod that comes back from beginning anew while its remains are being removed.
+pub type Claim = Box<dyn Any + Send>;
+
 /// What a round of collection is told.
 #[derive(Clone, Copy)]
 pub struct GcRound<'a> {
@@ -41,6 +45,9 @@ pub struct GcRound<'a> {
     pub fate: &'a (dyn Fn(&PodUid) -> Fate + Sync),
     /// The exit of this container stands in a status that was stored.
     pub recorded: &'a (dyn Fn(&ContainerId) -> bool + Sync),
+    /// Asked before anything of a pod goes; `None`: it is wanted after all. The claim is kept until
+    /// that is done.
+    pub claim: &'a (dyn Fn(&PodUid) -> Option<Claim> + Sync),
     pub sources_ready: bool,
     /// Disk is short: terminated pods lose their content too.
     pub evict_terminated: bool,
@@ -91,9 +98,9 @@ impl ContainerGc {
     pub async fn run(&self, round: &GcRound<'_>) -> GcReport {
         let mut report = GcReport::default();
         let dead = gc::dead_containers(&self.inputs(round));
-        self.remove_containers(dead, &mut report).await;
+        self.remove_containers(round, dead, &mut report).await;
         let dead = gc::dead_sandboxes(&self.inputs(round), &report.containers);
-        self.remove_sandboxes(dead, &mut report).await;
+        self.remove_sandboxes(round, dead, &mut report).await;
         self.remove_log_dirs(round, &mut report).await;
         self.remove_links(round, &mut report).await;
         report
@@ -112,15 +119,23 @@ impl ContainerGc {
     }
 
     /// One pod's containers in the order chosen, a few pods at once.
-    async fn remove_containers(&self, dead: Vec<DeadContainer>, report: &mut GcReport) {
+    async fn remove_containers(
+        &self,
+        round: &GcRound<'_>,
+        dead: Vec<DeadContainer>,
+        report: &mut GcReport,
+    ) {
         let mut by_pod: BTreeMap<PodUid, Vec<DeadContainer>> = BTreeMap::new();
         for container in dead {
             let pod = container.pod.uid.clone();
             by_pod.entry(pod).or_default().push(container);
         }
-        let mut done = stream::iter(by_pod.into_values())
-            .map(|containers| async move {
+        let mut done = stream::iter(by_pod)
+            .map(|(pod, containers)| async move {
                 let mut results = Vec::new();
+                let Some(_claim) = (round.claim)(&pod) else {
+                    return results;
+                };
                 for container in containers {
                     let result = self.remove_container(&container).await;
                     results.push((container.id, result));
@@ -181,14 +196,23 @@ impl ContainerGc {
         self.files.remove_file(&link).await
     }
 
-    async fn remove_sandboxes(&self, dead: Vec<(PodRef, SandboxId)>, report: &mut GcReport) {
+    async fn remove_sandboxes(
+        &self,
+        round: &GcRound<'_>,
+        dead: Vec<(PodRef, SandboxId)>,
+        report: &mut GcReport,
+    ) {
         let mut done = stream::iter(dead)
             .map(|(pod, id)| async move {
+                let _claim = (round.claim)(&pod.uid)?;
                 let result = self.remove_sandbox(&pod, &id).await;
-                (id, result)
+                Some((id, result))
             })
             .buffered(WIDTH);
-        while let Some((id, result)) = done.next().await {
+        while let Some(removed) = done.next().await {
+            let Some((id, result)) = removed else {
+                continue;
+            };
             match result {
                 Ok(()) => {
                     report.sandboxes.insert(id);
@@ -220,7 +244,10 @@ impl ContainerGc {
             Err(e) => return report.fail(format!("failed to read the pod logs directory: {e}")),
         };
         let listed = names.iter().map(String::as_str);
-        for name in gc::gone_log_dirs(listed, round.fate, round.sources_ready) {
+        for (uid, name) in gc::gone_log_dirs(listed, round.fate, round.sources_ready) {
+            let Some(_claim) = (round.claim)(&uid) else {
+                continue;
+            };
             match self.files.remove_tree(&dir.join(name)).await {
                 Ok(()) => report.log_dirs += 1,
                 Err(e) => report.fail(format!("failed to remove pod logs: {e}")),

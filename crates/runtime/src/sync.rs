@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use krablet_core::Mono;
 use krablet_core::actions::{
     ActionInputs, KillReason, PodActions, RemoveReason, compute_pod_actions,
@@ -50,6 +51,9 @@ pub struct SyncInputs<'a> {
     /// Called once a new sandbox is there, with the pod's addresses: containers may follow much
     /// later, if their images have to be pulled.
     pub on_sandbox_ready: &'a (dyn Fn(&[String]) + Send + Sync),
+    /// Called after containers were killed and before others take their place: how they ended can
+    /// be told now, and maybe not later.
+    pub on_killed: &'a (dyn Fn() -> BoxFuture<'a, Result<(), String>> + Send + Sync),
     /// Ends the sync before its next call that changes something.
     pub cancel: &'a CancellationToken,
 }
@@ -94,6 +98,13 @@ impl SyncOutcome {
     }
 }
 
+fn kills(inputs: &SyncInputs<'_>, actions: &PodActions) -> bool {
+    match actions.kill_pod {
+        true => inputs.observed.containers.iter().any(|c| c.is_running()),
+        false => !actions.to_kill.is_empty(),
+    }
+}
+
 /// A sandbox to start containers in.
 struct ReadySandbox {
     id: SandboxId,
@@ -131,6 +142,10 @@ impl PodRuntime {
         self.take_down(&inputs, &actions, out).await?;
         if !actions.create_sandbox && !actions.starts_anything() {
             return Ok(());
+        }
+        if kills(&inputs, &actions) {
+            let told = (inputs.on_killed)().await;
+            told.map_err(RuntimeError::EndsNotSeen)?;
         }
         let mut gate = GateHold::new(self.inner.gate.clone());
         let work = starts(spec, &actions);

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jiff::Timestamp;
 use krablet_core::restart::RestartGates;
 use krablet_core::status::{self, AcceptInputs};
-use krablet_pod::api::{Pod, PodStatus};
+use krablet_pod::api::{Pod, PodSpec, PodStatus};
+use krablet_pod::observed::ObservedPod;
 use krablet_pod::{ContainerId, PodRef, PodUid, marks};
 use tokio::sync::watch;
 use tracing::error;
@@ -95,6 +96,22 @@ impl StatusStore {
     /// A readiness verdict, ahead of the sync that will confirm it.
     pub fn set_readiness(&self, pod: &Pod, id: &ContainerId, ready: bool, now: Timestamp) -> bool {
         let change = |old: Option<&PodStatus>| status::with_readiness(old?, pod, id, ready);
+        self.change(pod, now, false, change)
+    }
+
+    /// Ends of containers that were killed to be started again, ahead of the sync that would tell of
+    /// the instances after them.
+    pub fn set_ends(
+        &self,
+        pod: &Pod,
+        seen: &ObservedPod,
+        runtime_name: &str,
+        now: Timestamp,
+    ) -> bool {
+        let empty = PodSpec::default();
+        let spec = pod.spec.as_ref().unwrap_or(&empty);
+        let change =
+            |old: Option<&PodStatus>| status::with_ends(old?, spec, seen, runtime_name, self.gates);
         self.change(pod, now, false, change)
     }
 

@@ -258,7 +258,10 @@ fn log_directories_of_gone_pods_go() {
         "lost+found",
         "a_b_c_d",
     ];
-    assert_eq!(gone_log_dirs(names, &fate, true), ["ns_web_gone1"]);
+    assert_eq!(
+        gone_log_dirs(names, &fate, true),
+        [("gone1".into(), "ns_web_gone1")]
+    );
     assert!(gone_log_dirs(names, &fate, false).is_empty());
 }
 

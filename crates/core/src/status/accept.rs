@@ -124,14 +124,16 @@ fn check_transitions(
     let revived = |old: &Option<Vec<ContainerStatus>>,
                    new: &Option<Vec<ContainerStatus>>,
                    containers: &[Container],
-                   sidecars: bool| {
+                   init: bool| {
         let mut list = old.iter().flatten().filter_map(|o| {
             let end = end_of(o.state.as_ref())?;
             let container = containers.iter().find(|c| c.name == o.name);
+            let on_failure = restart::pod_policy(spec) == "OnFailure";
             let may = container.is_some_and(|c| {
-                (sidecars && is_sidecar(c))
+                (init && is_sidecar(c))
                     || restart::should_restart(spec, c, end.exit_code, gates).restarts()
-            }) || (end.exit_code != 0 && restart::pod_policy(spec) == "OnFailure");
+                // A new sandbox is initialised anew, whatever became of the one before.
+            }) || (on_failure && (init || end.exit_code != 0));
             let now = new.iter().flatten().find(|n| n.name == o.name)?;
             (!may && end_of(now.state.as_ref()).is_none()).then(|| o.name.clone())
         });

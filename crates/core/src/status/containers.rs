@@ -338,7 +338,7 @@ fn is_waiting(status: &ContainerStatus) -> bool {
     status.state.as_ref().is_some_and(|s| s.waiting.is_some())
 }
 
-fn exited(seen: &ObservedContainer, id: &str) -> ContainerStateTerminated {
+pub(super) fn exited(seen: &ObservedContainer, id: &str) -> ContainerStateTerminated {
     let exit = seen.exit.clone().unwrap_or_default();
     ContainerStateTerminated {
         exit_code: exit.exit_code,

@@ -1,12 +1,13 @@
 //! The API status of a pod, from its spec, what the runtime holds of it and what was said before.
 //!
 //! [`generate`] makes a new status, [`accept`] decides whether and how it replaces the one that
-//! stands. [`with_readiness`], [`with_started`] and [`terminate`] are the small changes between.
+//! stands. [`with_readiness`], [`with_started`], [`with_ends`] and [`terminate`] are the small changes between.
 
 mod accept;
 mod api;
 mod conditions;
 mod containers;
+mod ends;
 mod phase;
 mod probes;
 mod resources;
@@ -32,6 +33,7 @@ pub use api::{
     MergeInputs, can_be_deleted, canonical, is_held_back, is_urgent, merge_for_api, needs_update,
 };
 pub use conditions::{condition, is_owned_condition};
+pub use ends::with_ends;
 
 pub const PENDING: &str = "Pending";
 pub const RUNNING: &str = "Running";

@@ -73,16 +73,17 @@ pub(super) fn phase(inputs: &PhaseInputs<'_>) -> &'static str {
 impl PhaseInputs<'_> {
     fn tally(&self) -> Tally {
         let mut tally = Tally::default();
-        for container in init_containers(self.spec) {
-            let seen = self.seen(container);
-            if is_sidecar(container) {
-                tally.add_sidecar(&seen);
-            } else {
-                self.add_init(&mut tally, container, &seen);
-            }
-        }
         for container in &self.spec.containers {
             self.add_regular(&mut tally, container);
+        }
+        // Then no sidecar is started any more, and one that is missing is not waited for.
+        let over = tally.stopped_for_good == self.spec.containers.len();
+        for container in init_containers(self.spec) {
+            match self.seen(container) {
+                Seen::Unknown | Seen::Waiting(None) if over && is_sidecar(container) => {}
+                seen if is_sidecar(container) => tally.add_sidecar(&seen),
+                seen => self.add_init(&mut tally, container, &seen),
+            }
         }
         tally
     }

@@ -9,6 +9,7 @@ use crate::actions::testkit::{check_all, pod, seen, table};
 mod accepting;
 mod api;
 mod details;
+mod ends;
 mod steady;
 
 /// `Succeeded`, `R`eady and so on: the first letters of the true conditions.
@@ -230,6 +231,9 @@ fn init_containers_and_sidecars() {
         never i:s* c:a | S0 s:run a:exit0 | Running NI s=run+ a=end0(Completed)
         never i:s* c:a | S0 s:exit137 a:exit0 | Succeeded NI s=end137(Error) a=end0(Completed)
         never i:s* c:a | S0 s:exit0 a:exit1 | Failed NI s=end0(Completed) a=end1(Error)
+        # A sidecar that is gone does not keep what is over from being over.
+        never i:s* c:a | S0! a:exit1 | Failed I s=wait(PodInitializing) a=end1(Error)
+        onfailure i:s* c:a | S0! a:exit0 | Succeeded I s=wait(PodInitializing) a=end0(Completed)
         i:s* c:a | S1 S0! a:exit1/sb=0 | Pending NI s=wait(PodInitializing) a=end1(Error)
         # Once initialised, always initialised.
         i:x c:a | S0 x:exit0 > S1 x:run/n=1 | Pending NI x=run~x1<0(Completed) a=wait(PodInitializing)

@@ -223,6 +223,7 @@ fn round<'a>(
         pods,
         fate,
         recorded: &|_| true,
+        claim: &|_| Some(Box::new(())),
         sources_ready: true,
         evict_terminated: false,
     }

@@ -187,6 +187,7 @@ impl Bench {
             volumes,
             cgroup_parent: "/kubepods/besteffort/podu",
             on_sandbox_ready: &|_| {},
+            on_killed: &|| Box::pin(async { Ok(()) }),
             cancel: &tokio_util::sync::CancellationToken::new(),
         };
         self.runtime.sync_pod(inputs).await

@@ -120,6 +120,7 @@ async fn syncs_and_kills_can_be_tasks() {
         volumes: &[],
         cgroup_parent: "",
         on_sandbox_ready: &|_| {},
+        on_killed: &|| Box::pin(async { Ok(()) }),
         cancel: &cancel,
     });
     is_send(&sync);

@@ -124,7 +124,12 @@ impl Laws {
                 );
                 broken(Law::NoExitLost, how)
             }
-            _ => Ok(()),
+            Some(_) => Ok(()),
+            // Not known to have ended: a start that comes late does not count any more.
+            None => {
+                self.stop_asked.insert(info.object.clone());
+                Ok(())
+            }
         }
     }
 }

@@ -179,6 +179,8 @@ fn ended_containers_do_not_come_back_unless_they_may() {
         (&all, "S0 a:exit1", "S0 a:run/n=1", ""),
         ("never i:x c:a", "S0 x:exit0", "S0 x:run/n=1", refused_init),
         ("onfailure i:x c:a", "S0 x:exit1", "S0 x:run/n=1", ""),
+        // The sandbox was lost, and is initialised anew.
+        ("onfailure i:x c:a", "S0 x:exit0", "S1 x:run/n=1", ""),
         (
             "never i:x/policy=OnFailure c:a",
             "S0 x:exit1",
