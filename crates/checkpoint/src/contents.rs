@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use krablet_pod::api::{Pod, PodStatus};
+use krablet_pod::api::{Pod, PodStatus, Service};
 use krablet_pod::{AdmittedPods, marks};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -13,6 +13,17 @@ use crate::envelope::State;
 pub struct DesiredPods {
     #[serde(default, serialize_with = "write_pods", deserialize_with = "read_pods")]
     pub pods: Vec<Arc<Pod>>,
+}
+
+/// The cluster's services as last known: containers that start while the API server is away are told of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KnownServices {
+    #[serde(default)]
+    pub services: Vec<Service>,
+}
+
+impl State for KnownServices {
+    const KIND: &'static str = "KnownServices";
 }
 
 /// Mirror pods are not written down, for the manifests tell of them, and of statuses only what says

@@ -12,7 +12,7 @@ mod file;
 mod saver;
 pub mod upstream;
 
-pub use contents::DesiredPods;
+pub use contents::{DesiredPods, KnownServices};
 pub use envelope::State;
 pub use error::{CheckpointError, Flaw};
 pub use file::{Checkpoint, Loaded};

@@ -257,6 +257,13 @@ fn values_of_flags_that_do_not_hold() {
             "--exit-on-lock-contention: needs --lock-file",
         ),
         (
+            &[
+                "--local-objects-dir=/etc/objects",
+                "--kubeconfig=/etc/kubeconfig",
+            ],
+            "--local-objects-dir: is for a node without an API server; leave it or --kubeconfig and --bootstrap-kubeconfig out",
+        ),
+        (
             &["--node-ip=1.1.1.1,2.2.2.2"],
             "--node-ip: want a single address, or an IPv4 and an IPv6 one",
         ),

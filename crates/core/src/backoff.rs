@@ -172,9 +172,11 @@ struct PullEntry {
     delay: Duration,
     failed: Mono,
     error: Arc<str>,
+    credentials: Arc<str>,
 }
 
-/// Failed image pulls, per pod and image: 10 s doubling to 300 s, counted from the last failure.
+/// Failed image pulls, per pod and image: 10 s doubling to 300 s, counted from the last failure. With other
+/// credentials than the last time nobody waits, and it starts from 10 s again.
 #[derive(Clone, Debug, Default)]
 pub struct PullBackoff {
     entries: BTreeMap<(PodUid, Arc<str>), PullEntry>,
@@ -188,27 +190,36 @@ impl PullBackoff {
     /// So long after a failure it is forgotten.
     const FORGET: Duration = Duration::from_secs(2 * CAP.as_secs());
 
-    pub fn check(&self, pod: &PodUid, image: &str, now: Mono) -> Backoff {
+    /// `credentials` is a text that differs whenever they do.
+    pub fn check(&self, pod: &PodUid, image: &str, credentials: &str, now: Mono) -> Backoff {
         match self.entries.get(&(pod.clone(), image.into())) {
-            Some(entry) if now - entry.failed < entry.delay => Backoff::Wait {
-                until: entry.failed + entry.delay,
-                delay: entry.delay,
-            },
+            Some(entry)
+                if now - entry.failed < entry.delay && *entry.credentials == *credentials =>
+            {
+                Backoff::Wait {
+                    until: entry.failed + entry.delay,
+                    delay: entry.delay,
+                }
+            }
             _ => Backoff::Start,
         }
     }
 
     /// Notes a failed pull; `error` is what users read until the next try.
-    pub fn failed(&mut self, pod: &PodUid, image: &str, error: &str, now: Mono) {
+    pub fn failed(&mut self, pod: &PodUid, image: &str, credentials: &str, error: &str, now: Mono) {
         let key = (pod.clone(), Arc::from(image));
-        let delay = match self.entries.get(&key) {
-            Some(entry) if now - entry.failed <= Self::FORGET => Self::LIMITS.after(entry.delay),
-            _ => Self::LIMITS.start,
+        let counts = |entry: &&PullEntry| {
+            now - entry.failed <= Self::FORGET && *entry.credentials == *credentials
+        };
+        let delay = match self.entries.get(&key).filter(counts) {
+            Some(entry) => Self::LIMITS.after(entry.delay),
+            None => Self::LIMITS.start,
         };
         let entry = PullEntry {
             delay,
             failed: now,
             error: error.into(),
+            credentials: credentials.into(),
         };
         self.entries.insert(key, entry);
     }

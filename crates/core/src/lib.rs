@@ -6,6 +6,7 @@ pub mod actions;
 pub mod admission;
 pub mod backoff;
 pub mod gc;
+pub mod image_gc;
 pub mod logs;
 pub mod merge;
 pub mod mirror;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use async_trait::async_trait;
 
 use crate::failure::blocking;
-use crate::{disk, replace, tree};
+use crate::{beneath, disk, replace, tree};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
@@ -40,6 +40,10 @@ pub trait Files: Send + Sync {
     async fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
     /// At most `limit` bytes from the start; an error of kind `FileTooLarge` if there are more.
     async fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>>;
+    /// Like `read`, of a regular file below a directory that others write to: no link leads out of it.
+    async fn read_beneath(&self, top: &Path, relative: &Path, limit: usize) -> io::Result<Vec<u8>> {
+        self.read(&top.join(relative), limit).await
+    }
     /// The last `limit` bytes (fewer if the file is shorter).
     async fn read_tail(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>>;
     /// Creates a directory and missing parents. The mode (exact, whatever the umask) is for the last one.
@@ -89,6 +93,11 @@ impl Files for HostFiles {
     async fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
         let path = path.to_owned();
         blocking(move || disk::read(&path, limit)).await
+    }
+
+    async fn read_beneath(&self, top: &Path, relative: &Path, limit: usize) -> io::Result<Vec<u8>> {
+        let (top, relative) = (top.to_owned(), relative.to_owned());
+        blocking(move || beneath::read(&top, &relative, limit)).await
     }
 
     async fn read_tail(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {

@@ -2,6 +2,7 @@
 //! implementation here; [`fake`] holds those that live in memory, for tests and for the simulated
 //! world.
 
+mod beneath;
 pub mod cgroup_names;
 pub mod cgroups;
 pub mod clock;
@@ -10,11 +11,17 @@ pub mod facts;
 mod failure;
 pub mod fake;
 pub mod files;
+mod group;
 mod holders;
 pub mod mountinfo;
 pub mod mounts;
 mod replace;
+pub mod space;
+mod sub_path;
+mod tools;
 mod tree;
+mod tree_write;
+mod trees;
 mod watch;
 
 pub use cgroup_names::{CgroupDriver, CgroupNames};
@@ -23,4 +30,7 @@ pub use clock::{SystemClock, WallClock};
 pub use facts::{HostFacts, Machine, MachineFacts};
 pub use files::{Entry, EntryKind, Files, HostFiles};
 pub use mounts::{HostMounts, Mount, Mounts};
+pub use space::{DiskSpace, HostSpace, Space};
+pub use tools::{HostTools, ToolOutput, Tools};
+pub use trees::{GroupShare, TreeFile, TreeFiles, Trees};
 pub use watch::{DirectoryWatch, InotifyWatch, WatchStream};

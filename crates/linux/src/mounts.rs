@@ -2,20 +2,24 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
+use rustix::fs::{self, FileType};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::failure::{blocking, naming};
-use crate::{holders, mountinfo};
+use crate::{disk, group, holders, mountinfo, sub_path, tree};
 
 /// One line of the mount table, as far as we ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     pub point: PathBuf,
     pub fs_type: String,
+    /// Which file system it is: mounts of one have one device.
+    pub device: String,
 }
 
 #[async_trait]
@@ -24,8 +28,19 @@ pub trait Mounts: Send + Sync {
     async fn below(&self, dir: &Path) -> io::Result<Vec<Mount>>;
     /// Mounts a tmpfs; `size` in bytes, none for the kernel's default.
     async fn tmpfs(&self, point: &Path, size: Option<u64>) -> io::Result<()>;
+    /// Mounts huge pages of this size in bytes.
+    async fn hugetlbfs(&self, point: &Path, page_size: u64) -> io::Result<()>;
+    /// Shows `source`, a directory or a file, at `point`, which must be of the same kind.
+    async fn bind(&self, source: &Path, point: &Path, read_only: bool) -> io::Result<()>;
+    /// Shows what is at `relative` below `top` at `point`, and never anything that is not below `top`, whoever changes
+    /// links in it meanwhile. Makes a directory at `relative`, as open as `top`, if nothing is there; makes `point`.
+    /// Shown there already is fine.
+    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> io::Result<()>;
     /// Unmounts the top mount at `point`. Not mounted is fine; busy is an error of kind `ResourceBusy`.
     async fn unmount(&self, point: &Path) -> io::Result<()>;
+    /// Takes the top mount at `point` out of the tree whoever uses it; it ends when its last user does. Not mounted is
+    /// fine.
+    async fn detach(&self, point: &Path) -> io::Result<()>;
     /// Who keeps a mount busy, in words for people (`process 42 (sh): working directory …`). A best
     /// effort with a bound; empty when nothing was found.
     async fn holders(&self, point: &Path) -> Vec<String>;
@@ -47,9 +62,38 @@ impl Mounts for HostMounts {
         blocking(move || tmpfs(&point, size)).await
     }
 
+    async fn hugetlbfs(&self, point: &Path, page_size: u64) -> io::Result<()> {
+        let point = point.to_owned();
+        blocking(move || {
+            mount_of(
+                "hugetlbfs",
+                "nodev",
+                &point,
+                &format!("pagesize={page_size}"),
+            )
+            .map_err(naming("mount huge pages on", &point))
+        })
+        .await
+    }
+
+    async fn bind(&self, source: &Path, point: &Path, read_only: bool) -> io::Result<()> {
+        let (source, point) = (source.to_owned(), point.to_owned());
+        blocking(move || bind(&source, &point, read_only)).await
+    }
+
+    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> io::Result<()> {
+        let (top, relative, point) = (top.to_owned(), relative.to_owned(), point.to_owned());
+        blocking(move || bind_below(&top, &relative, &point)).await
+    }
+
     async fn unmount(&self, point: &Path) -> io::Result<()> {
         let point = point.to_owned();
-        blocking(move || unmount(&point)).await
+        blocking(move || unmount(&point, UnmountFlags::empty())).await
+    }
+
+    async fn detach(&self, point: &Path) -> io::Result<()> {
+        let point = point.to_owned();
+        blocking(move || unmount(&point, UnmountFlags::DETACH)).await
     }
 
     async fn holders(&self, point: &Path) -> Vec<String> {
@@ -84,6 +128,7 @@ fn points_below(table: &[mountinfo::MountInfo], real: &Path, asked: &Path) -> Ve
             Some(Mount {
                 point,
                 fs_type: m.fs_type.clone(),
+                device: m.device.clone(),
             })
         })
         .collect()
@@ -99,26 +144,69 @@ fn tmpfs(point: &Path, size: Option<u64>) -> io::Result<()> {
         .filter(|o| !o.is_empty())
         .collect::<Vec<_>>()
         .join(",");
-    match mount_tmpfs(point, &no_swap) {
-        Err(Errno::INVAL) => mount_tmpfs(point, &size),
+    match mount_of("tmpfs", "tmpfs", point, &no_swap) {
+        Err(Errno::INVAL) => mount_of("tmpfs", "tmpfs", point, &size),
         other => other,
     }
     .map_err(naming("mount tmpfs on", point))
 }
 
-fn mount_tmpfs(point: &Path, options: &str) -> rustix::io::Result<()> {
+fn mount_of(fs_type: &str, source: &str, point: &Path, options: &str) -> rustix::io::Result<()> {
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
-    rustix::mount::mount(
-        "tmpfs",
-        point,
-        "tmpfs",
-        MountFlags::empty(),
-        options.as_c_str(),
-    )
+    let flags = MountFlags::empty();
+    rustix::mount::mount(source, point, fs_type, flags, options.as_c_str())
 }
 
-fn unmount(point: &Path) -> io::Result<()> {
-    match rustix::mount::unmount(point, UnmountFlags::NOFOLLOW) {
+fn bind(source: &Path, point: &Path, read_only: bool) -> io::Result<()> {
+    rustix::mount::mount_bind(source, point).map_err(naming("bind mount", source))?;
+    if !read_only {
+        return Ok(());
+    }
+    let flags = MountFlags::BIND | MountFlags::RDONLY;
+    rustix::mount::mount_remount(point, flags, c"").map_err(|e| {
+        // Writable is worse than not there.
+        let _ = unmount(point, UnmountFlags::empty());
+        naming("mount read-only", point)(e)
+    })
+}
+
+/// Directories on the way to a point are for the agent alone.
+const POINT_MODE: u32 = 0o750;
+const POINT_FILE_MODE: u32 = 0o640;
+
+fn bind_below(top: &Path, relative: &Path, point: &Path) -> io::Result<()> {
+    let held = sub_path::hold_or_make(top, relative)?;
+    let found = fs::fstat(&held).map_err(naming("stat", point))?;
+    let parent = point.parent().unwrap_or(point);
+    disk::create_dir_all(parent, POINT_MODE)?;
+    while below(parent)?.iter().any(|m| m.point == point) {
+        let there = fs::lstat(point).map_err(naming("stat", point))?;
+        if (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino) {
+            return Ok(());
+        }
+        unmount(point, UnmountFlags::empty())?;
+    }
+    let directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+    let in_the_way = match fs::lstat(point) {
+        Ok(there) => {
+            let kind = FileType::from_raw_mode(there.st_mode);
+            (kind == FileType::Directory) != directory || kind == FileType::Symlink
+        }
+        Err(_) => false,
+    };
+    if in_the_way {
+        tree::remove(point)?;
+    }
+    match directory {
+        true => disk::create_dir_all(point, POINT_MODE)?,
+        false => disk::touch(point, POINT_FILE_MODE)?,
+    }
+    let source = group::of_fd(held.as_fd());
+    rustix::mount::mount_bind(source, point).map_err(naming("bind mount on", point))
+}
+
+fn unmount(point: &Path, how: UnmountFlags) -> io::Result<()> {
+    match rustix::mount::unmount(point, how | UnmountFlags::NOFOLLOW) {
         // Not a mount point, or not there at all.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         Err(e) => Err(naming("unmount", point)(e)),

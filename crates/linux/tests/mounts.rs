@@ -80,7 +80,7 @@ struct Cleanup(PathBuf);
 impl Drop for Cleanup {
     fn drop(&mut self) {
         let flags = rustix::mount::UnmountFlags::DETACH;
-        for point in ["dir/with space", "bind", "busy"] {
+        for point in ["dir/with space", "bind", "busy", "parts/c/0"] {
             let _ = rustix::mount::unmount(self.0.join(point), flags);
         }
     }
@@ -153,4 +153,96 @@ async fn a_bind_mount_of_the_same_file_system_is_not_entered() {
     HostMounts.unmount(&tree).await.unwrap();
     HostFiles.remove_tree(&tree).await.unwrap();
     assert!(data.join("sub/precious").exists());
+}
+
+#[tokio::test]
+async fn a_part_of_a_volume_is_shown_and_nothing_beside_it() {
+    let Some((root, _cleanup)) = mount_ground() else {
+        return;
+    };
+    let (top, point) = (root.path().join("vol"), root.path().join("parts/c/0"));
+    fs::create_dir_all(top.join("dir")).unwrap();
+    fs::write(top.join("dir/file"), "one").unwrap();
+    std::os::unix::fs::symlink("dir/file", top.join("link")).unwrap();
+    std::os::unix::fs::symlink("/etc", top.join("out")).unwrap();
+    let show = async |relative: &str| {
+        let shown = HostMounts.bind_below(&top, Path::new(relative), &point);
+        shown.await
+    };
+    // A directory, the same again, then a file in its place, then one that is made.
+    show("dir").await.unwrap();
+    show("dir").await.unwrap();
+    assert_eq!(fs::read_to_string(point.join("file")).unwrap(), "one");
+    assert_eq!(points(&HostMounts, &point).await.len(), 1);
+    show("link").await.unwrap();
+    assert_eq!(fs::read_to_string(&point).unwrap(), "one");
+    show("new/deep").await.unwrap();
+    assert!(top.join("new/deep").is_dir() && point.is_dir());
+    let error = show("out").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    HostMounts.unmount(&point).await.unwrap();
+    HostFiles
+        .remove_tree(&root.path().join("parts"))
+        .await
+        .unwrap();
+    assert!(top.join("dir/file").exists());
+}
+
+/// What is mounted is what was looked at, however often a directory and a link to elsewhere change places.
+#[tokio::test]
+async fn swapped_links_are_never_mounted() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    const TRIES: usize = 1_000;
+    let Some((root, _cleanup)) = mount_ground() else {
+        return;
+    };
+    let top = root.path().join("vol");
+    fs::create_dir_all(top.join("dir")).unwrap();
+    fs::write(top.join("dir/inside"), "").unwrap();
+    fs::create_dir(root.path().join("outside")).unwrap();
+    std::os::unix::fs::symlink("../outside", top.join("other")).unwrap();
+    let end = std::sync::Arc::new(AtomicBool::new(false));
+    let (ended, a, b) = (end.clone(), top.join("dir"), top.join("other"));
+    let swapper = std::thread::spawn(move || {
+        while !ended.load(Ordering::Relaxed) {
+            renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE).unwrap();
+        }
+    });
+    let mut shown = 0;
+    for i in 0..TRIES {
+        let point = root.path().join(format!("bind/{i}"));
+        if HostMounts
+            .bind_below(&top, Path::new("dir"), &point)
+            .await
+            .is_ok()
+        {
+            shown += 1;
+            let inside = point.join("inside").exists();
+            HostMounts.unmount(&point).await.unwrap();
+            assert!(inside, "try {i}");
+        }
+    }
+    end.store(true, Ordering::Relaxed);
+    swapper.join().unwrap();
+    assert!(shown > 0);
+}
+
+#[tokio::test]
+async fn a_read_only_bind_and_a_mount_that_is_let_go() {
+    let Some((root, _cleanup)) = mount_ground() else {
+        return;
+    };
+    let (data, point) = (root.path().join("data"), root.path().join("bind"));
+    fs::create_dir(&data).unwrap();
+    fs::create_dir(&point).unwrap();
+    HostMounts.bind(&data, &point, true).await.unwrap();
+    assert!(fs::write(point.join("x"), "").is_err());
+    fs::write(data.join("x"), "").unwrap();
+    let held = fs::File::open(point.join("x")).unwrap();
+    assert!(HostMounts.unmount(&point).await.is_err());
+    HostMounts.detach(&point).await.unwrap();
+    HostMounts.detach(&point).await.unwrap();
+    assert!(points(&HostMounts, &point).await.is_empty());
+    drop(held);
 }

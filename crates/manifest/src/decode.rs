@@ -162,7 +162,10 @@ fn pod(
             problems,
         });
     }
-    let references = api_references(&pod);
+    let mut references = api_references(&pod);
+    if origin.local_objects {
+        references.retain(|(resource, _)| !matches!(*resource, "configmaps" | "secrets"));
+    }
     if let Some((_, path)) = references.first() {
         return Err(Refusal::References {
             line: place.line(path),

@@ -46,6 +46,8 @@ pub const MAX_WARNINGS: usize = 64;
 pub struct Origin {
     pub place: Place,
     pub node_name: String,
+    /// The node has configMaps and secrets of its own, which a static pod may refer to.
+    pub local_objects: bool,
 }
 
 /// A manifest's place.

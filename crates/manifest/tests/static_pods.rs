@@ -61,6 +61,7 @@ fn different_pods_have_different_uids() {
     let other = |place: Place, node: &str| Origin {
         place,
         node_name: node.into(),
+        local_objects: false,
     };
     let mut seen = vec![
         uid(POD, &file_origin()),
@@ -114,6 +115,7 @@ fn a_given_uid_is_kept() {
 fn a_static_pod_carries_its_marks() {
     let origin = Origin {
         node_name: "Node-A".into(),
+        local_objects: false,
         ..file_origin()
     };
     let refused = decode(POD.as_bytes(), &origin).unwrap_err();
@@ -268,6 +270,30 @@ fn references_to_api_objects_are_refused() {
             format!("static pods may not reference {want}")
         );
     }
+}
+
+#[test]
+fn a_node_with_objects_of_its_own_allows_references_to_them() {
+    let origin = Origin {
+        local_objects: true,
+        ..file_origin()
+    };
+    for case in [
+        json!({"spec": {"imagePullSecrets": [{"name": "a"}]}}),
+        json!({"container": {"envFrom": [{"secretRef": {"name": "a"}}, {"configMapRef": {"name": "a"}}]}}),
+        json!({"volume": {"projected": {"sources": [{"configMap": {"name": "a"}}, {"secret": {"name": "b"}}]}}}),
+    ] {
+        let text = overlay(&case).to_string();
+        assert!(decode(text.as_bytes(), &origin).is_ok(), "{text}");
+    }
+    let text = overlay(
+        &json!({"spec": {"serviceAccountName": "a"}, "volume": {"secret": {"secretName": "a"}}}),
+    );
+    let refusal = decode(text.to_string().as_bytes(), &origin).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "static pods may not reference serviceaccounts (spec.serviceAccountName)"
+    );
 }
 
 #[test]

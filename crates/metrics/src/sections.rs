@@ -9,12 +9,14 @@ use crate::values::{Counter, CounterVec, Histogram, HistogramVec};
 pub struct Metrics {
     pub workers: WorkerMetrics,
     pub runtime: RuntimeMetrics,
+    pub images: ImageMetrics,
 }
 
 impl Metrics {
     pub fn put_on(&self, page: &mut Page) {
         self.workers.put_on(page);
         self.runtime.put_on(page);
+        self.images.put_on(page);
     }
 }
 
@@ -114,6 +116,35 @@ impl RuntimeMetrics {
         page.histograms(&self.image_pull_duration);
         page.counter(&self.http_fallbacks);
         page.counter(&self.sleeps_cut_short);
+    }
+}
+
+/// What is counted of images and of those who know credentials for them.
+#[derive(Clone, Debug)]
+pub struct ImageMetrics {
+    /// By `reason`: `age`, `space`.
+    pub garbage_collected: CounterVec,
+    /// By `plugin_name`.
+    pub plugin_errors: CounterVec,
+    /// By `plugin_name`.
+    pub plugin_duration: HistogramVec,
+}
+
+impl Default for ImageMetrics {
+    fn default() -> Self {
+        Self {
+            garbage_collected: CounterVec::new(&series::IMAGE_GARBAGE_COLLECTED),
+            plugin_errors: CounterVec::new(&series::CREDENTIAL_PLUGIN_ERRORS),
+            plugin_duration: HistogramVec::new(&series::CREDENTIAL_PLUGIN_DURATION),
+        }
+    }
+}
+
+impl ImageMetrics {
+    fn put_on(&self, page: &mut Page) {
+        page.counters(&self.garbage_collected);
+        page.counters(&self.plugin_errors);
+        page.histograms(&self.plugin_duration);
     }
 }
 

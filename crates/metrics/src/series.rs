@@ -167,6 +167,12 @@ series! {
         "Sandboxes that could not be run, by runtime handler";
     IMAGE_PULL_DURATION: Metrics "ALPHA" Histogram(&IMAGE_PULL), "kubelet_image_pull_duration_seconds" ["image_size_in_bytes"]
         "Time pulls took, waiting for their turn included, by the size of the image";
+    IMAGE_GARBAGE_COLLECTED: Metrics "ALPHA" Counter, "kubelet_image_garbage_collected_total" ["reason"]
+        "Images removed because they were unused for too long or because disk space was short";
+    CREDENTIAL_PLUGIN_ERRORS: Metrics "ALPHA" Counter, "kubelet_credential_provider_plugin_errors_total" ["plugin_name"]
+        "Runs of credential provider plugins that failed";
+    CREDENTIAL_PLUGIN_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_credential_provider_plugin_duration" ["plugin_name"]
+        "Time a run of a credential provider plugin took";
     CGROUP_VERSION: Metrics "ALPHA" Gauge, "kubelet_cgroup_version" []
         "Version of the cgroup hierarchy, 1 or 2";
     LIFECYCLE_HTTP_FALLBACKS: Metrics "ALPHA" Counter, "kubelet_lifecycle_handler_http_fallbacks_total" []

@@ -33,6 +33,13 @@ pub fn container_hash_text(container: &Container) -> String {
     format!("{:x}", container_hash(container))
 }
 
+/// A JSON string as Go's encoder writes it, quotes included.
+pub fn go_json_string(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    push_go_json_string(&mut out, text);
+    out
+}
+
 /// A JSON string as Go's encoder escapes it: `<`, `>`, `&` and the two line separators too.
 fn push_go_json_string(out: &mut String, text: &str) {
     out.push('"');

@@ -3,6 +3,7 @@
 
 pub mod allocation;
 pub mod containers;
+pub mod downward;
 pub mod hash;
 pub mod identity;
 pub mod labels;

@@ -39,6 +39,13 @@ pub fn legacy_log_symlink(dir: &Path, pod: &PodRef, container: &str, id: &Contai
     dir.join(name)
 }
 
+/// Where a part of a volume is mounted for a container, relative to the pod's directory: the place of the mount among
+/// the container's others tells it apart.
+pub fn sub_path(volume: &str, container: &str, index: usize) -> PathBuf {
+    let container = Path::new("volume-subpaths").join(volume).join(container);
+    container.join(index.to_string())
+}
+
 /// The directories under `--root-dir`.
 #[derive(Clone, Debug)]
 pub struct RootDir(PathBuf);

@@ -55,23 +55,26 @@ fn container_requests(
     from_status: bool,
     counts: impl Fn(&str, &str) -> bool,
 ) -> Amounts {
-    let of = |container: &Container, from_status: bool| {
-        let status = from_status
-            .then(|| status_of(pod, &container.name))
-            .flatten();
-        let mut own = effective(pod, container, status);
+    aggregate(spec, |container, lasting| {
+        let status = (from_status && lasting).then(|| status_of(pod, &container.name));
+        let mut own = effective(pod, container, status.flatten());
         own.retain(|resource, _| counts(&container.name, resource));
         own
-    };
+    })
+}
+
+/// What containers need together at the worst moment of the pod's life, if each needs `of(container,
+/// lasting)`. Regular containers and sidecars last as long as the pod.
+pub fn aggregate(spec: &PodSpec, of: impl Fn(&Container, bool) -> Amounts) -> Amounts {
     let mut sums = Amounts::new();
     for container in &spec.containers {
-        add(&mut sums, &of(container, from_status));
+        add(&mut sums, &of(container, true));
     }
     let mut sidecars = Amounts::new();
     let mut initialising = Amounts::new();
     for container in init_containers(spec) {
         let sidecar = is_sidecar(container);
-        let own = of(container, from_status && sidecar);
+        let own = of(container, sidecar);
         // Each init container runs beside the sidecars before it.
         let mut at_once = sidecars.clone();
         add(&mut at_once, &own);

@@ -5,14 +5,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use krablet_core::image_gc::ImageGcPolicy;
 use krablet_cri::{ImageService, RuntimeService};
 use krablet_events::Recorder;
-use krablet_linux::{Files, WallClock};
+use krablet_images::{Keychain, PullRecords, Verification};
+use krablet_linux::{DiskSpace, Files, Mounts, WallClock};
 use krablet_metrics::RuntimeMetrics;
 use krablet_net::Net;
+use krablet_objects::{Objects, Services};
 use krablet_pod::Quantity;
 use krablet_pod::paths::RootDir;
 use tokio::time::Instant;
+
+use crate::runtime_class::RuntimeClasses;
 
 /// Directories and files of the node.
 #[derive(Clone, Debug)]
@@ -75,7 +80,7 @@ impl Default for ResourceSettings {
     }
 }
 
-/// How images are pulled.
+/// How images are pulled and kept.
 #[derive(Clone, Debug)]
 pub struct ImageSettings {
     pub serialize_pulls: bool,
@@ -84,6 +89,9 @@ pub struct ImageSettings {
     /// Pulls a second; 0 for no limit.
     pub qps: f64,
     pub burst: u32,
+    /// Who must prove a right to an image that is there; none if nobody must.
+    pub verification: Option<Verification>,
+    pub gc: ImageGcPolicy,
 }
 
 impl Default for ImageSettings {
@@ -93,6 +101,8 @@ impl Default for ImageSettings {
             max_parallel_pulls: None,
             qps: 5.0,
             burst: 10,
+            verification: Some(Verification::default()),
+            gc: ImageGcPolicy::default(),
         }
     }
 }
@@ -114,10 +124,20 @@ pub struct RuntimeConfig {
     pub restart_all: bool,
     /// Gate `ContainerStopSignals`.
     pub stop_signals: bool,
+    /// Gate `EnvFiles`.
+    pub env_files: bool,
     /// Starts in flight at a time, about two per core.
     pub starts_in_flight: usize,
     /// Seed of the names of termination message files.
     pub seed: u64,
+}
+
+/// What the world outside the runtime has to do with images.
+#[derive(Clone)]
+pub struct ImageDeps {
+    /// Credentials for registries.
+    pub keychain: Arc<Keychain>,
+    pub space: Arc<dyn DiskSpace>,
 }
 
 #[derive(Clone)]
@@ -125,7 +145,16 @@ pub struct RuntimeDeps {
     pub runtime: Arc<dyn RuntimeService>,
     pub images: Arc<dyn ImageService>,
     pub files: Arc<dyn Files>,
+    pub mounts: Arc<dyn Mounts>,
     pub net: Arc<dyn Net>,
+    /// ConfigMaps and secrets.
+    pub objects: Arc<dyn Objects>,
+    pub services: Arc<dyn Services>,
+    /// Credentials for registries.
+    pub keychain: Arc<Keychain>,
+    /// Who may have which image; none if all may have all.
+    pub pull_records: Option<Arc<PullRecords>>,
+    pub classes: RuntimeClasses,
     pub recorder: Recorder,
     pub clock: Arc<dyn WallClock>,
     pub metrics: RuntimeMetrics,
@@ -157,6 +186,7 @@ pub(crate) mod tests {
             restart_rules: true,
             restart_all: true,
             stop_signals: false,
+            env_files: true,
             starts_in_flight: 2,
             seed: 0,
         }

@@ -6,7 +6,7 @@ use krablet_pod::{ContainerId, PodRef, paths};
 
 use crate::annotations::{container_annotations, container_labels};
 use crate::config::RuntimeConfig;
-use crate::env::{Envs, lookup};
+use crate::env::Envs;
 use crate::expand::expand;
 use crate::resources::container_resources;
 use crate::security::{ImageUser, NodeSecurity, breaks_non_root, container_context};
@@ -21,6 +21,9 @@ pub(crate) struct ContainerInputs<'a> {
     pub user: ImageUser,
     pub envs: Envs,
     pub mounts: Vec<v1::Mount>,
+    pub devices: Vec<v1::Device>,
+    /// Groups that the pod's volumes ask for.
+    pub volume_groups: Vec<i64>,
     /// Whose processes an ephemeral container sees.
     pub target: Option<&'a ContainerId>,
     pub config: &'a RuntimeConfig,
@@ -43,7 +46,7 @@ pub(crate) fn container_config(inputs: ContainerInputs<'_>) -> Result<v1::Contai
         let words = words.iter().flatten();
         let envs = &inputs.envs;
         words
-            .map(|word| expand(word, |name| lookup(envs, name)))
+            .map(|word| expand(word, |name| envs.text(name)))
             .collect()
     };
     Ok(v1::ContainerConfig {
@@ -61,19 +64,17 @@ pub(crate) fn container_config(inputs: ContainerInputs<'_>) -> Result<v1::Contai
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: env_values(&inputs.envs),
         mounts: inputs.mounts,
+        devices: inputs.devices,
         labels: container_labels(pod, container),
         annotations: container_annotations(pod, container, restart_count),
         log_path: paths::container_log_file(&container.name, restart_count),
         stdin: container.stdin.unwrap_or(false),
         stdin_once: container.stdin_once.unwrap_or(false),
         tty: container.tty.unwrap_or(false),
-        linux: Some(linux_config(
-            pod,
-            container,
-            &inputs.user,
-            inputs.target,
-            config,
-        )?),
+        linux: Some(in_groups(
+            linux_config(pod, container, &inputs.user, inputs.target, config)?,
+            &inputs.volume_groups,
+        )),
         stop_signal: stop_signal(container, config.stop_signals) as i32,
         ..v1::ContainerConfig::default()
     })
@@ -88,7 +89,7 @@ fn env_values(envs: &Envs) -> Vec<v1::KeyValue> {
     envs.iter()
         .map(|(key, value)| v1::KeyValue {
             key: key.clone(),
-            value: value.clone().into_bytes(),
+            value: value.clone(),
         })
         .collect()
 }
@@ -125,6 +126,18 @@ fn linux_config(
     })
 }
 
+/// In these groups too.
+fn in_groups(mut linux: v1::LinuxContainerConfig, groups: &[i64]) -> v1::LinuxContainerConfig {
+    if let Some(context) = &mut linux.security_context {
+        for group in groups {
+            if !context.supplemental_groups.contains(group) {
+                context.supplemental_groups.push(*group);
+            }
+        }
+    }
+    linux
+}
+
 fn stop_signal(container: &Container, enabled: bool) -> v1::Signal {
     let lifecycle = container.lifecycle.as_ref().filter(|_| enabled);
     let name = lifecycle.and_then(|l| l.stop_signal.as_deref());
@@ -158,8 +171,10 @@ mod tests {
             restart_count: 2,
             image_ref: "sha256:1",
             user: ImageUser::Uid(0),
-            envs: vec![("A".into(), "a".into())],
+            envs: Envs::from_iter([("A", "a")]),
             mounts: Vec::new(),
+            devices: Vec::new(),
+            volume_groups: vec![77],
             target: Some(&"target".into()),
             config,
         })
@@ -186,13 +201,9 @@ mod tests {
         assert_eq!(got.log_path, "c/2.log");
         assert_eq!(got.envs[0].value, b"a");
         assert!(got.tty && !got.stdin);
-        let ns = got
-            .linux
-            .unwrap()
-            .security_context
-            .unwrap()
-            .namespace_options
-            .unwrap();
+        let context = got.linux.unwrap().security_context.unwrap();
+        assert_eq!(context.supplemental_groups, [77]);
+        let ns = context.namespace_options.unwrap();
         assert_eq!((ns.pid, &*ns.target_id), (3, "target"));
     }
 

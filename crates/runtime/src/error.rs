@@ -12,6 +12,8 @@ pub enum RuntimeError {
     SandboxConfig { pod: String, message: String },
     #[error("failed to \"CreatePodSandbox\" for {pod:?} with CreatePodSandboxError: {source}")]
     CreateSandbox { pod: String, source: CriError },
+    #[error("failed to \"CreatePodSandbox\" for {pod:?} with CreatePodSandboxError: {message}")]
+    RuntimeClass { pod: String, message: String },
     #[error("unable to get pod sandbox status: {0}")]
     SandboxStatus(CriError),
     #[error("failed to \"KillPodSandbox\" for {sandbox:?} with KillPodSandboxError: {source}")]

@@ -18,23 +18,27 @@ pub mod gc;
 mod hooks;
 mod hostname;
 mod hosts;
-mod images;
+pub mod image_volumes;
+pub mod images;
 mod kill;
 mod mounts;
 mod pod_runtime;
 mod remove;
 mod resources;
 pub mod rotation;
+mod runtime_class;
 mod sandbox_config;
 mod security;
 mod start;
 mod sync;
 
 pub use config::{
-    DnsSettings, ImageSettings, NodeFacts, Paths, ResourceSettings, RuntimeConfig, RuntimeDeps,
+    DnsSettings, ImageDeps, ImageSettings, NodeFacts, Paths, ResourceSettings, RuntimeConfig,
+    RuntimeDeps,
 };
 pub use error::RuntimeError;
 pub use gate::{StartClass, StartGate, StartPermit};
 pub use mounts::VolumeSource;
 pub use pod_runtime::PodRuntime;
+pub use runtime_class::{ClassTeller, RuntimeClasses};
 pub use sync::{SyncInputs, SyncOutcome};

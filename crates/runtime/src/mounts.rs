@@ -1,23 +1,28 @@
 //! What a container sees of its pod's volumes.
 
-use std::collections::VecDeque;
-use std::ffi::OsString;
-use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 
 use krablet_cri::v1;
-use krablet_linux::{EntryKind, Files};
-use krablet_pod::api::{Container, Pod, VolumeMount};
+use krablet_pod::api::{Container, ImageVolumeSource, Pod, VolumeDevice, VolumeMount};
+use krablet_pod::paths;
 
-use crate::env::{Envs, lookup};
+use crate::env::Envs;
 use crate::expand::expand;
 
 /// A volume that is ready on the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeSource {
     pub name: String,
+    /// What its directories are called: a persistent volume goes by its own name.
+    pub spec_name: String,
     pub host_path: PathBuf,
     pub read_only: bool,
+    /// The runtime may label it for SELinux.
+    pub relabel: bool,
+    /// It is a device, not a file system.
+    pub block: bool,
+    /// A group that the pod's processes have to be in.
+    pub group: Option<i64>,
 }
 
 /// A mount whose host path may still have to be found below its volume.
@@ -25,15 +30,25 @@ pub struct VolumeSource {
 pub(crate) struct PlannedMount {
     pub mount: v1::Mount,
     pub sub_path: Option<SubPath>,
+    /// The volume is an image, by this name in the pod's spec.
+    pub image: Option<String>,
 }
 
+/// A part of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SubPath {
     pub volume: String,
-    pub root: PathBuf,
+    pub top: PathBuf,
     pub relative: PathBuf,
-    /// Mode of a directory that has to be made.
-    pub mode: u32,
+    /// Where it is shown, relative to the pod's directory.
+    pub point: PathBuf,
+}
+
+/// Everything of volumes that a container gets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub mounts: Vec<PlannedMount>,
+    pub devices: Vec<v1::Device>,
 }
 
 pub(crate) fn plan(
@@ -42,43 +57,84 @@ pub(crate) fn plan(
     volumes: &[VolumeSource],
     envs: &Envs,
     recursive_read_only: bool,
-) -> Result<Vec<PlannedMount>, String> {
-    if let Some(device) = container.volume_devices.iter().flatten().next() {
-        return Err(format!(
-            "cannot find volume {:?} to pass into container {:?}",
-            device.name, container.name
-        ));
-    }
-    let mounts = container.volume_mounts.iter().flatten();
-    mounts
-        .map(|mount| {
+) -> Result<Plan, String> {
+    let devices = container.volume_devices.iter().flatten();
+    let devices = devices
+        .map(|device| plan_device(container, device, volumes))
+        .collect::<Result<_, _>>()?;
+    let mounts = container.volume_mounts.iter().flatten().enumerate();
+    let mounts = mounts
+        .map(|(index, mount)| {
             let volume = volumes
                 .iter()
-                .find(|v| v.name == mount.name)
+                .find(|v| v.name == mount.name && !v.block)
                 .ok_or_else(|| {
                     format!(
                         "cannot find volume {:?} to mount into container {:?}",
                         mount.name, container.name
                     )
                 })?;
-            plan_one(pod, mount, volume, envs, recursive_read_only)
+            let sub_path = sub_path(mount, envs)?;
+            let mut planned = plan_one(mount, volume, recursive_read_only)?;
+            match (image_of(pod, &mount.name), sub_path) {
+                (Some(_), relative) => {
+                    let relative = relative.unwrap_or_default();
+                    planned.mount.host_path.clear();
+                    planned.mount.image_sub_path = relative.to_string_lossy().into_owned();
+                    planned.image = Some(mount.name.clone());
+                }
+                (None, relative) => {
+                    planned.sub_path = relative.map(|relative| SubPath {
+                        volume: mount.name.clone(),
+                        top: volume.host_path.clone(),
+                        relative,
+                        point: paths::sub_path(&volume.spec_name, &container.name, index),
+                    });
+                }
+            }
+            Ok(planned)
         })
-        .collect()
+        .collect::<Result<_, String>>()?;
+    Ok(Plan { mounts, devices })
+}
+
+/// The image that a volume of the pod is.
+pub(crate) fn image_of<'a>(pod: &'a Pod, volume: &str) -> Option<&'a ImageVolumeSource> {
+    let volumes = pod.spec.as_ref()?.volumes.as_ref()?;
+    let volume = volumes.iter().find(|v| v.name == volume)?;
+    volume.image.as_ref()
+}
+
+fn plan_device(
+    container: &Container,
+    device: &VolumeDevice,
+    volumes: &[VolumeSource],
+) -> Result<v1::Device, String> {
+    let path = &device.device_path;
+    if !path.starts_with('/') {
+        return Err(format!(
+            "error DevicePath `{path}` must be an absolute path"
+        ));
+    }
+    let volume = volumes.iter().find(|v| v.name == device.name && v.block);
+    let volume = volume.ok_or_else(|| {
+        format!(
+            "cannot find volume {:?} to pass into container {:?}",
+            device.name, container.name
+        )
+    })?;
+    Ok(v1::Device {
+        container_path: path.clone(),
+        host_path: volume.host_path.to_string_lossy().into_owned(),
+        permissions: if volume.read_only { "r" } else { "mrw" }.to_owned(),
+    })
 }
 
 fn plan_one(
-    pod: &Pod,
     mount: &VolumeMount,
     volume: &VolumeSource,
-    envs: &Envs,
     recursive_read_only: bool,
 ) -> Result<PlannedMount, String> {
-    let sub_path = sub_path(mount, envs)?.map(|relative| SubPath {
-        volume: mount.name.clone(),
-        root: volume.host_path.clone(),
-        relative,
-        mode: sub_path_mode(pod, &mount.name),
-    });
     let container_path = match mount.mount_path.starts_with('/') {
         true => mount.mount_path.clone(),
         false => format!("/{}", mount.mount_path),
@@ -89,11 +145,13 @@ fn plan_one(
         readonly: mount.read_only.unwrap_or(false) || volume.read_only,
         recursive_read_only: is_recursive_read_only(mount, recursive_read_only)?,
         propagation: propagation(mount)? as i32,
+        selinux_relabel: volume.relabel,
         ..v1::Mount::default()
     };
     Ok(PlannedMount {
         mount: planned,
-        sub_path,
+        sub_path: None,
+        image: None,
     })
 }
 
@@ -103,7 +161,7 @@ fn sub_path(mount: &VolumeMount, envs: &Envs) -> Result<Option<PathBuf>, String>
         Some(template) => {
             let mut missing = std::collections::BTreeSet::new();
             let text = expand(&template, |name| {
-                let value = lookup(envs, name).filter(|v| !v.is_empty());
+                let value = envs.text(name).filter(|v| !v.is_empty());
                 if value.is_none() {
                     missing.insert(name.to_string());
                 }
@@ -131,16 +189,6 @@ fn sub_path(mount: &VolumeMount, envs: &Envs) -> Result<Option<PathBuf>, String>
         ));
     }
     Ok(Some(PathBuf::from(text)))
-}
-
-/// A directory made for a subPath is as open as the volume around it: anyone's in an emptyDir.
-fn sub_path_mode(pod: &Pod, volume: &str) -> u32 {
-    let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
-    let is_empty_dir = volumes
-        .into_iter()
-        .flatten()
-        .any(|v| v.name == volume && v.empty_dir.is_some());
-    if is_empty_dir { 0o777 } else { 0o755 }
 }
 
 fn propagation(mount: &VolumeMount) -> Result<v1::MountPropagation, String> {
@@ -179,78 +227,11 @@ fn is_recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, 
     }
 }
 
-/// As many symlinks as a kernel would follow.
-const MAX_LINKS: usize = 40;
-
-/// Finds a subPath on the node, making its directory where nothing is, and never leaving the
-/// volume by a symlink.
-pub(crate) async fn resolve(files: &dyn Files, sub: &SubPath) -> io::Result<PathBuf> {
-    let outside = || {
-        io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "subPath leads outside its volume",
-        )
-    };
-    let mut done: Vec<OsString> = Vec::new();
-    let mut todo: VecDeque<OsString> = parts(&sub.relative);
-    let mut links = 0;
-    while let Some(part) = todo.pop_front() {
-        if part == ".." {
-            done.pop().ok_or_else(outside)?;
-            continue;
-        }
-        let mut path = sub.root.join(done.iter().collect::<PathBuf>());
-        path.push(&part);
-        match files.lstat(&path).await {
-            Ok(entry) if entry.kind == EntryKind::Symlink => {
-                links += 1;
-                if links > MAX_LINKS {
-                    return Err(outside());
-                }
-                let target = files.read_link(&path).await?;
-                let target = match target.strip_prefix(&sub.root) {
-                    Ok(inside) => {
-                        done.clear();
-                        inside
-                    }
-                    Err(_) if target.is_absolute() => return Err(outside()),
-                    Err(_) => &target,
-                };
-                for part in parts(target).into_iter().rev() {
-                    todo.push_front(part);
-                }
-            }
-            Ok(_) => done.push(part),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                if todo.iter().any(|p| p == "..") {
-                    return Err(outside());
-                }
-                path.extend(todo);
-                files.create_dir_all(&path, sub.mode).await?;
-                return Ok(path);
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(sub.root.join(done.iter().collect::<PathBuf>()))
-}
-
-/// Names and `..` of a path; nothing else of it matters here.
-fn parts(path: &Path) -> VecDeque<OsString> {
-    path.components()
-        .filter_map(|c| match c {
-            Component::Normal(name) => Some(name.to_os_string()),
-            Component::ParentDir => Some("..".into()),
-            _ => None,
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use krablet_linux::HostFiles;
-    use krablet_pod::api::{EmptyDirVolumeSource, PodSpec, Volume};
+    use krablet_pod::api::{PodSpec, Volume};
+    use std::path::Path;
 
     fn mount() -> VolumeMount {
         VolumeMount {
@@ -260,30 +241,44 @@ mod tests {
         }
     }
 
+    fn pod() -> Pod {
+        let volumes = serde_json::json!([
+            {"name": "data", "emptyDir": {}},
+            {"name": "art", "image": {"reference": "img:1"}},
+        ]);
+        let volumes: Vec<Volume> = serde_json::from_value(volumes).unwrap();
+        Pod {
+            spec: Some(PodSpec {
+                volumes: Some(volumes),
+                ..PodSpec::default()
+            }),
+            ..Pod::default()
+        }
+    }
+
+    fn volumes() -> [VolumeSource; 3] {
+        let of = |name: &str, block| VolumeSource {
+            name: name.into(),
+            spec_name: format!("{name}-spec"),
+            host_path: format!("/vol/{name}").into(),
+            block,
+            ..VolumeSource::default()
+        };
+        [of("data", false), of("art", false), of("disk", true)]
+    }
+
+    fn all_planned(container: Container, rro: bool) -> Result<Plan, String> {
+        let envs = Envs::from_iter([("A", "x")]);
+        plan(&pod(), &container, &volumes(), &envs, rro)
+    }
+
     fn planned(mount: VolumeMount, rro: bool) -> Result<PlannedMount, String> {
         let container = Container {
             name: "c".into(),
             volume_mounts: Some(vec![mount]),
             ..Container::default()
         };
-        let pod = Pod {
-            spec: Some(PodSpec {
-                volumes: Some(vec![Volume {
-                    name: "data".into(),
-                    empty_dir: Some(EmptyDirVolumeSource::default()),
-                    ..Volume::default()
-                }]),
-                ..PodSpec::default()
-            }),
-            ..Pod::default()
-        };
-        let volumes = [VolumeSource {
-            name: "data".into(),
-            host_path: "/vol".into(),
-            read_only: false,
-        }];
-        let envs = vec![("A".to_string(), "x".to_string())];
-        plan(&pod, &container, &volumes, &envs, rro).map(|mut m| m.remove(0))
+        all_planned(container, rro).map(|mut plan| plan.mounts.remove(0))
     }
 
     #[test]
@@ -291,7 +286,7 @@ mod tests {
         let got = planned(mount(), false).unwrap();
         assert_eq!(
             (&*got.mount.host_path, &*got.mount.container_path),
-            ("/vol", "/data")
+            ("/vol/data", "/data")
         );
         assert!(!got.mount.readonly && got.sub_path.is_none());
 
@@ -377,35 +372,59 @@ mod tests {
         assert!(got.mount.recursive_read_only);
         let sub = got.sub_path.unwrap();
         assert_eq!(sub.relative, Path::new("d/x"));
-        assert_eq!(sub.mode, 0o777);
+        assert_eq!(sub.point, Path::new("volume-subpaths/data-spec/c/0"));
     }
 
-    #[tokio::test]
-    async fn a_sub_path_never_leaves_its_volume() {
-        let base = tempfile::tempdir().unwrap();
-        let root = base.path().join("vol");
-        std::fs::create_dir_all(root.join("real")).unwrap();
-        let link = |target: &str, name: &str| {
-            std::os::unix::fs::symlink(target, root.join(name)).unwrap();
-        };
-        link("real", "inside");
-        link("../..", "outside");
-        link("/etc", "absolute");
-        link("loop", "loop");
-        let find = |relative: &str| {
-            let sub = SubPath {
-                volume: "data".into(),
-                root: root.clone(),
-                relative: relative.into(),
-                mode: 0o755,
+    #[test]
+    fn an_image_is_named_and_not_looked_for_on_disk() {
+        let got = planned(
+            VolumeMount {
+                name: "art".into(),
+                sub_path: Some("models".into()),
+                ..mount()
+            },
+            false,
+        )
+        .unwrap();
+        assert_eq!(got.image.as_deref(), Some("art"));
+        assert_eq!(
+            (&*got.mount.host_path, &*got.mount.image_sub_path),
+            ("", "models")
+        );
+        assert_eq!(got.sub_path, None);
+    }
+
+    #[test]
+    fn devices() {
+        let with = |name: &str, path: &str| {
+            let device = VolumeDevice {
+                name: name.into(),
+                device_path: path.into(),
             };
-            async move { resolve(&HostFiles, &sub).await.ok() }
+            let container = Container {
+                name: "c".into(),
+                volume_devices: Some(vec![device]),
+                ..Container::default()
+            };
+            all_planned(container, false).map(|mut plan| plan.devices.remove(0))
         };
-        assert_eq!(find("real").await, Some(root.join("real")));
-        assert_eq!(find("inside/new").await, Some(root.join("real/new")));
-        assert!(root.join("real/new").is_dir());
-        for bad in ["outside", "absolute/x", "loop"] {
-            assert_eq!(find(bad).await, None, "{bad}");
-        }
+        let got = with("disk", "/dev/x").unwrap();
+        assert_eq!(
+            (&*got.host_path, &*got.container_path, &*got.permissions),
+            ("/vol/disk", "/dev/x", "mrw")
+        );
+        assert_eq!(
+            with("disk", "dev/x").unwrap_err(),
+            "error DevicePath `dev/x` must be an absolute path"
+        );
+        assert_eq!(
+            with("data", "/dev/x").unwrap_err(),
+            "cannot find volume \"data\" to pass into container \"c\""
+        );
+        let as_mount = VolumeMount {
+            name: "disk".into(),
+            ..mount()
+        };
+        assert!(planned(as_mount, false).is_err());
     }
 }

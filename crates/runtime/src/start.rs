@@ -20,12 +20,13 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Paths;
 use crate::container_config::{ContainerInputs, container_config};
 use crate::counters;
-use crate::env::{EnvInputs, environment};
+use crate::env::{EnvInputs, Sources, environment, gather};
 use crate::gate::{GateHold, StartClass};
 use crate::hooks::HookTarget;
 use crate::hostname::pod_hostname;
 use crate::hosts;
-use crate::images::{ImageRequest, PullPolicy, ReadyImage};
+use crate::image_volumes::ImageVolumes;
+use crate::images::{ImageRequest, PullIdentity, PullPolicy, ReadyImage};
 use crate::kill::{KillCause, KillJob};
 use crate::mounts::{self, VolumeSource};
 use crate::pod_runtime::PodRuntime;
@@ -47,6 +48,7 @@ pub(crate) struct PodStart<'a> {
     pub ips: Vec<String>,
     /// Images found on the node in this sync, by the name in the spec.
     pub images: BTreeMap<String, v1::Image>,
+    pub identity: PullIdentity,
     pub gate: GateHold,
     /// The runtime was asked to change something.
     pub acted: bool,
@@ -137,7 +139,11 @@ impl PodRuntime {
         self.check_back_off(pod, what)?;
         counters::container_started(&self.inner.deps.metrics, what.kind);
         let image = self.ready_image(pod, what).await?;
-        let config = match self.instance_config(pod, what, &image).await {
+        let image_volumes = self.image_volumes(pod, what).await?;
+        let config = match self
+            .instance_config(pod, what, &image, &image_volumes)
+            .await
+        {
             Ok(config) => config,
             Err(message) => {
                 self.failed(pod, what, &format!("Error: {message}"));
@@ -178,27 +184,46 @@ impl PodRuntime {
         }
     }
 
-    /// The gate is held over this only while nothing can take long.
     async fn ready_image(
         &self,
         pod: &mut PodStart<'_>,
         what: &Starting<'_>,
     ) -> Result<ReadyImage, StartFailure> {
-        let image = what.image();
-        let policy = what.pull_policy();
+        self.ensure_image(pod, what, what.image(), what.pull_policy())
+            .await
+    }
+
+    /// An image that the container needs. The gate is held over this only while nothing can take long.
+    pub(crate) async fn ensure_image(
+        &self,
+        pod: &mut PodStart<'_>,
+        what: &Starting<'_>,
+        image: &str,
+        policy: PullPolicy,
+    ) -> Result<ReadyImage, StartFailure> {
         let seen = pod.images.get(image);
-        if seen.is_none() || policy == PullPolicy::Always {
+        let images = &self.inner.images;
+        if seen.is_none() || policy == PullPolicy::Always || images.may_ask_around() {
             pod.gate.leave();
         }
         let request = ImageRequest {
-            pod: &pod.pod_ref.uid,
+            uid: &pod.pod_ref.uid,
+            identity: &pod.identity,
             subject: what.subject(&pod.pod_ref),
             image,
             policy,
             seen,
             sandbox: &pod.sandbox,
         };
-        match self.inner.images.ensure(request).await {
+        let ready = match images.at_hand(&request).await {
+            Ok(None) => {
+                pod.gate.leave();
+                images.bring(&request).await
+            }
+            Ok(Some(ready)) => Ok(ready),
+            Err(failed) => Err(failed),
+        };
+        match ready {
             Ok(ready) => {
                 if let Some(found) = &ready.image {
                     pod.images.insert(image.to_string(), found.clone());
@@ -221,6 +246,7 @@ impl PodRuntime {
         pod: &PodStart<'_>,
         what: &Starting<'_>,
         image: &ReadyImage,
+        image_volumes: &ImageVolumes,
     ) -> Result<v1::ContainerConfig, String> {
         let container = what.container;
         let restart_count = self.restart_count(pod, &container.name).await?;
@@ -234,11 +260,22 @@ impl PodRuntime {
         };
         let config = &self.inner.config;
         let ips = family_ordered(&pod.ips, &config.node.host_ips);
+        let deps = &self.inner.deps;
+        let sources = Sources {
+            objects: &*deps.objects,
+            services: &*deps.services,
+            files: &*deps.files,
+            volumes: pod.volumes,
+        };
+        let namespace = &pod.pod_ref.namespace;
+        let gathered = gather(container, namespace, config.env_files, &sources).await;
         let envs = environment(&EnvInputs {
             pod: pod.pod,
             container,
             pod_ips: &ips,
             node: &config.node,
+            env_files: config.env_files,
+            gathered: &gathered,
         })?;
         let planned = mounts::plan(
             pod.pod,
@@ -247,7 +284,10 @@ impl PodRuntime {
             &envs,
             config.node.recursive_read_only,
         )?;
-        let mounts = self.prepare_mounts(pod, container, planned).await?;
+        let devices = planned.devices;
+        let mounts = self
+            .prepare_mounts(pod, container, planned.mounts, image_volumes)
+            .await?;
         let log_dir = self.container_log_dir(pod, &container.name);
         let files = &self.inner.deps.files;
         files
@@ -265,6 +305,8 @@ impl PodRuntime {
             user: ImageUser::of(found.as_ref()),
             envs,
             mounts,
+            devices,
+            volume_groups: pod.volumes.iter().filter_map(|v| v.group).collect(),
             target,
             config,
         })
@@ -313,16 +355,22 @@ impl PodRuntime {
         pod: &PodStart<'_>,
         container: &Container,
         planned: Vec<mounts::PlannedMount>,
+        image_volumes: &ImageVolumes,
     ) -> Result<Vec<v1::Mount>, String> {
-        let files = &*self.inner.deps.files;
+        let pod_dir = self.inner.config.paths.root.pod(&pod.pod_ref.uid);
         let mut all = Vec::with_capacity(planned.len() + 2);
         for mounts::PlannedMount {
             mut mount,
             sub_path,
+            image,
         } in planned
         {
+            mount.image = image.and_then(|volume| image_volumes.get(&volume).cloned());
             if let Some(sub) = sub_path {
-                let path = mounts::resolve(files, &sub).await.map_err(|error| {
+                let point = pod_dir.join(&sub.point);
+                let host = &self.inner.deps.mounts;
+                let bound = host.bind_below(&sub.top, &sub.relative, &point).await;
+                bound.map_err(|error| {
                     // What lies on the node is none of the pod's business.
                     tracing::error!(pod = %pod.pod_ref, podUID = %pod.pod_ref.uid, containerName = container.name, volumeMountName = sub.volume, %error, "Failed to prepare subPath for volumeMount of the container");
                     format!(
@@ -330,7 +378,7 @@ impl PodRuntime {
                         sub.volume, container.name
                     )
                 })?;
-                mount.host_path = path.to_string_lossy().into_owned();
+                mount.host_path = point.to_string_lossy().into_owned();
             }
             all.push(mount);
         }

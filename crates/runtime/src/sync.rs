@@ -35,8 +35,6 @@ use crate::start::{PodStart, StartFailure, Starting, Stopped};
 
 const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
-/// The runtime's default one: runtime classes are known to an API server only.
-const RUNTIME_HANDLER: &str = "";
 
 /// One pod as it should be, and as it was seen to be.
 #[derive(Clone, Copy)]
@@ -165,6 +163,7 @@ impl PodRuntime {
             sandbox: sandbox.config,
             ips: sandbox.ips,
             images,
+            identity: self.pull_identity(inputs.pod).await,
             gate,
             acted: out.acted,
         };
@@ -421,20 +420,27 @@ impl PodRuntime {
         config: &v1::PodSandboxConfig,
     ) -> Result<(SandboxId, Vec<String>), RuntimeError> {
         let deps = &self.inner.deps;
+        let class = pod
+            .spec
+            .as_ref()
+            .and_then(|s| s.runtime_class_name.as_deref());
+        let handler = deps.classes.handler(class).await.map_err(|message| {
+            self.sandbox_failed(pod_ref, &message);
+            let pod = format_pod(pod_ref);
+            RuntimeError::RuntimeClass { pod, message }
+        })?;
+        let handler = handler.as_str();
         let begun = Instant::now();
-        let ran = deps
-            .runtime
-            .run_pod_sandbox(config.clone(), RUNTIME_HANDLER)
-            .await;
+        let ran = deps.runtime.run_pod_sandbox(config.clone(), handler).await;
         let took = begun.elapsed();
         let metrics = &deps.metrics;
         metrics
             .run_sandbox_duration
-            .observe_duration(&[RUNTIME_HANDLER], took);
+            .observe_duration(&[handler], took);
         let id = match ran {
             Ok(id) => id,
             Err(source) => {
-                metrics.run_sandbox_errors.add(&[RUNTIME_HANDLER], 1);
+                metrics.run_sandbox_errors.add(&[handler], 1);
                 self.sandbox_failed(pod_ref, &source.to_string());
                 return Err(RuntimeError::CreateSandbox {
                     pod: format_pod(pod_ref),

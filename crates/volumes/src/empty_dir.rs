@@ -1,7 +1,7 @@
 //! Empty directories: on the node's disk, or a tmpfs in memory.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -12,7 +12,9 @@ use krablet_pod::api::{PodSpec, ResourceRequirements, Volume};
 use krablet_pod::containers::{init_containers, is_sidecar};
 
 use crate::error::SetUpError;
-use crate::plugin::{MountedVolume, VolumePlugin, VolumeRequest, escape, kind_of};
+use crate::plugin::{
+    MountedVolume, Source, Standing, VolumePlugin, VolumeRequest, escape, kind_of,
+};
 use crate::record::RecordedVolume;
 
 const NAME: &str = "kubernetes.io/empty-dir";
@@ -22,6 +24,8 @@ const MODE: u32 = 0o777;
 const MEMORY_MODE: u32 = 0o1777;
 /// What an `fsGroup` adds: the group may do all, and new files belong to it.
 const GROUP_MODE: u32 = 0o2770;
+const HUGE_PAGES: &str = "HugePages";
+const HUGE_PAGES_OF: &str = "HugePages-";
 const META_MODE: u32 = 0o750;
 const READY_MODE: u32 = 0o644;
 
@@ -33,9 +37,11 @@ pub struct EmptyDir {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Medium {
+pub(crate) enum Medium {
     Disk,
     Memory,
+    /// Of pages of this size in bytes.
+    HugePages(u64),
 }
 
 impl EmptyDir {
@@ -47,10 +53,46 @@ impl EmptyDir {
         }
     }
 
+    /// Makes the directory and gives it its rights, once: what the pod itself does to it later stays. The mark is the
+    /// kubelet's own, so either agent sees what the other finished.
+    async fn make_once(
+        &self,
+        request: &VolumeRequest<'_>,
+        dir: &Path,
+        medium: Medium,
+        mark: &str,
+    ) -> Result<(), SetUpError> {
+        let meta = request.root.plugins(request.uid);
+        let meta = meta.join(escape(NAME)).join(mark);
+        let ready = meta.join("ready");
+        let finished = match self.files.lstat(&ready).await {
+            Ok(_) => self.is_there(dir, medium).await?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            Err(e) => return Err(e.into()),
+        };
+        if !finished {
+            self.make(request, dir, medium).await?;
+            self.files.create_dir_all(&meta, META_MODE).await?;
+            self.files.touch(&ready, READY_MODE).await?;
+        }
+        Ok(())
+    }
+
+    /// A directory for a volume of another kind, which fills it.
+    pub(crate) async fn wrap(
+        &self,
+        request: &VolumeRequest<'_>,
+        dir: &Path,
+        medium: Medium,
+    ) -> Result<(), SetUpError> {
+        let mark = format!("wrapped_{}", request.name());
+        self.make_once(request, dir, medium, &mark).await
+    }
+
     async fn make(
         &self,
         request: &VolumeRequest<'_>,
-        dir: &PathBuf,
+        dir: &Path,
         medium: Medium,
     ) -> Result<(), SetUpError> {
         self.files.create_dir_all(dir, MODE).await?;
@@ -58,18 +100,24 @@ impl EmptyDir {
             Medium::Disk => MODE,
             Medium::Memory => {
                 let mounted = self.mounts.below(dir).await?;
-                if !mounted.iter().any(|m| m.point == *dir) {
+                if !mounted.iter().any(|m| m.point == dir) {
                     let size = self.memory_size(request)?;
                     self.mounts.tmpfs(dir, size).await?;
                 }
                 MEMORY_MODE
             }
+            Medium::HugePages(page_size) => {
+                let mounted = self.mounts.below(dir).await?;
+                if !mounted.iter().any(|m| m.point == dir) {
+                    self.mounts.hugetlbfs(dir, page_size).await?;
+                }
+                MODE
+            }
         };
         match request.fs_group() {
             None => self.files.set_mode(dir, mode).await?,
             Some(group) => {
-                let gid = u32::try_from(group)
-                    .map_err(|_| io::Error::other(format!("fsGroup {group} is out of range")))?;
+                let gid = group_of(group)?;
                 // The mode second: a change of group takes the set-group bit away.
                 self.files.set_group(dir, gid).await?;
                 self.files.set_mode(dir, mode | GROUP_MODE).await?;
@@ -87,16 +135,16 @@ impl EmptyDir {
         Ok(memory_size(self.node_memory, pod_limit, limit))
     }
 
-    async fn is_there(&self, dir: &PathBuf, medium: Medium) -> io::Result<bool> {
+    async fn is_there(&self, dir: &Path, medium: Medium) -> io::Result<bool> {
         match medium {
             Medium::Disk => match self.files.lstat(dir).await {
                 Ok(_) => Ok(true),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
                 Err(e) => Err(e),
             },
-            Medium::Memory => {
+            Medium::Memory | Medium::HugePages(_) => {
                 let mounted = self.mounts.below(dir).await?;
-                Ok(mounted.iter().any(|m| m.point == *dir))
+                Ok(mounted.iter().any(|m| m.point == dir))
             }
         }
     }
@@ -108,58 +156,96 @@ impl VolumePlugin for EmptyDir {
         NAME
     }
 
-    fn supports(&self, volume: &Volume) -> bool {
-        kind_of(volume) == "emptyDir"
+    fn supports(&self, source: &Source<'_>) -> bool {
+        matches!(source, Source::Inline(volume) if kind_of(volume) == "emptyDir")
     }
 
     fn plan(&self, request: &VolumeRequest<'_>) -> Result<Option<RecordedVolume>, SetUpError> {
-        let medium = medium(request.volume)?;
+        let medium = medium(request.volume, request.spec())?;
         self.memory_size(request)?;
         Ok(Some(RecordedVolume {
             name: request.volume.name.clone(),
             plugin: NAME.to_owned(),
-            path: PathBuf::from("volumes")
-                .join(escape(NAME))
-                .join(&request.volume.name),
-            mounted: medium == Medium::Memory,
+            path: request.relative_dir(NAME),
+            mounted: medium != Medium::Disk,
+            outside: None,
         }))
     }
 
-    async fn set_up(&self, request: &VolumeRequest<'_>) -> Result<MountedVolume, SetUpError> {
-        let medium = medium(request.volume)?;
-        let plugin = escape(NAME);
-        let name = &request.volume.name;
-        let dir = request.root.volume(request.uid, &plugin, name);
-        // Made and given its mode once: what the pod itself does to it later stays. The mark is
-        // the kubelet's own, so either agent sees what the other finished.
-        let meta = request.root.plugins(request.uid).join(&plugin).join(name);
-        let ready = meta.join("ready");
-        let finished = match self.files.lstat(&ready).await {
-            Ok(_) => self.is_there(&dir, medium).await?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-            Err(e) => return Err(e.into()),
-        };
-        if !finished {
-            self.make(request, &dir, medium).await?;
-            self.files.create_dir_all(&meta, META_MODE).await?;
-            self.files.touch(&ready, READY_MODE).await?;
-        }
+    async fn set_up(&self, request: &VolumeRequest<'_>) -> Result<Standing, SetUpError> {
+        let medium = medium(request.volume, request.spec())?;
+        let dir = request.dir(NAME);
+        let mark = &request.volume.name;
+        self.make_once(request, &dir, medium, mark).await?;
         Ok(MountedVolume {
+            spec_name: request.name().to_owned(),
             host_path: dir,
             read_only: false,
             se_linux_relabel: true,
+            block: false,
+            group: request.source.group(),
             plugin: NAME,
-        })
+        }
+        .into())
     }
 }
 
-fn medium(volume: &Volume) -> Result<Medium, SetUpError> {
+/// A group as the kernel knows it.
+pub(crate) fn group_of(group: i64) -> io::Result<u32> {
+    u32::try_from(group).map_err(|_| io::Error::other(format!("fsGroup {group} is out of range")))
+}
+
+fn medium(volume: &Volume, spec: Option<&PodSpec>) -> Result<Medium, SetUpError> {
     let medium = volume.empty_dir.as_ref().and_then(|e| e.medium.as_deref());
     match medium.unwrap_or_default() {
         "" => Ok(Medium::Disk),
         "Memory" => Ok(Medium::Memory),
+        huge if is_huge_pages(huge) => page_size(huge, spec).map(Medium::HugePages),
         other => Err(SetUpError::UnknownMedium(other.to_owned())),
     }
+}
+
+fn is_huge_pages(medium: &str) -> bool {
+    medium == HUGE_PAGES || medium.starts_with(HUGE_PAGES_OF)
+}
+
+/// The size of pages that the pod asked for; of several, the medium must name one.
+fn page_size(medium: &str, spec: Option<&PodSpec>) -> Result<u64, SetUpError> {
+    let wrong = |why: &str| SetUpError::HugePages(format!("{medium}: {why}"));
+    let named = match medium.strip_prefix(HUGE_PAGES_OF) {
+        Some(size) => Some(parsed(size).ok_or_else(|| wrong("its size is not a quantity"))?),
+        None => None,
+    };
+    let mut sizes: Vec<u64> = Vec::new();
+    let of_pod = spec.and_then(|s| s.resources.as_ref());
+    let of_containers = spec.into_iter().flat_map(|s| {
+        let containers = s.containers.iter().chain(init_containers(s));
+        containers.filter_map(|c| c.resources.as_ref())
+    });
+    for resources in of_pod.into_iter().chain(of_containers) {
+        let names = resources.requests.iter().chain(&resources.limits);
+        let names = names.flat_map(|list| list.keys());
+        sizes.extend(names.filter_map(|n| parsed(n.strip_prefix("hugepages-")?)));
+    }
+    let none =
+        || wrong("hugePages storage requested, but there is no resource request for huge pages");
+    match named {
+        Some(named) => sizes.contains(&named).then_some(named).ok_or_else(none),
+        None => {
+            let first = *sizes.first().ok_or_else(none)?;
+            match sizes.iter().all(|size| *size == first) {
+                true => Ok(first),
+                false => Err(wrong(
+                    "can't be used if container requests multiple huge page sizes",
+                )),
+            }
+        }
+    }
+}
+
+fn parsed(size: &str) -> Option<u64> {
+    let quantity: Quantity = size.parse().ok()?;
+    u64::try_from(quantity.value()).ok().filter(|v| *v > 0)
 }
 
 fn size_limit(volume: &Volume) -> Option<&ApiQuantity> {
@@ -249,6 +335,53 @@ mod tests {
                 ..Default::default()
             };
             assert_eq!(pod_memory_limit(&spec), limit, "{init:?} {regular:?}");
+        }
+    }
+
+    #[test]
+    fn pages_of_the_size_the_pod_asked_for() {
+        let cases: [(&str, &[&str], Result<u64, &str>); 7] = [
+            ("HugePages", &["hugepages-2Mi", "cpu"], Ok(2 << 20)),
+            (
+                "HugePages-1Gi",
+                &["hugepages-2Mi", "hugepages-1Gi"],
+                Ok(1 << 30),
+            ),
+            (
+                "HugePages",
+                &["hugepages-2Mi", "hugepages-1Gi"],
+                Err("multiple huge page sizes"),
+            ),
+            ("HugePages", &["cpu"], Err("no resource request")),
+            (
+                "HugePages-1Gi",
+                &["hugepages-2Mi"],
+                Err("no resource request"),
+            ),
+            ("HugePages-x", &["hugepages-2Mi"], Err("not a quantity")),
+            ("Odd", &[], Err("unknown storage medium \"Odd\"")),
+        ];
+        for (name, requests, expected) in cases {
+            let list = requests
+                .iter()
+                .map(|r| (r.to_string(), ApiQuantity("1".into())));
+            let spec = PodSpec {
+                containers: vec![Container {
+                    resources: Some(ResourceRequirements {
+                        requests: Some(list.collect()),
+                        ..Default::default()
+                    }),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            };
+            let source = serde_json::json!({"name": "v", "emptyDir": {"medium": name}});
+            let volume: Volume = serde_json::from_value(source).unwrap();
+            match (medium(&volume, Some(&spec)), expected) {
+                (Ok(found), Ok(size)) => assert_eq!(found, Medium::HugePages(size)),
+                (Err(e), Err(text)) => assert!(e.to_string().contains(text), "{e}"),
+                (found, _) => panic!("{name} {requests:?}: {found:?}"),
+            }
         }
     }
 

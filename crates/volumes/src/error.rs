@@ -1,16 +1,30 @@
 //! What can go wrong with a volume. The texts are what people see in events.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use krablet_objects::ObjectError;
 use krablet_pod::PodUid;
+use krablet_tokens::TokenError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// Printed as the event `FailedMount` says it.
-    #[error("MountVolume.SetUp failed for volume {volume:?} : {cause}")]
+    #[error("MountVolume.{} failed for volume {volume:?} : {cause}", if matches!(.cause, SetUpError::NewMounter(_)) { "NewMounter initialization" } else { "SetUp" })]
     SetUp { volume: String, cause: SetUpError },
+    /// The same for a device.
+    #[error("MapVolume.SetUpDevice failed for volume {volume:?} : {cause}")]
+    SetUpDevice { volume: String, cause: SetUpError },
+    /// The persistent volume is for other nodes.
+    #[error("{}.NodeAffinity check failed for volume {volume:?} : no matching NodeSelectorTerms", if *.device { "MapVolume" } else { "MountVolume" })]
+    NodeAffinity { volume: String, device: bool },
+    /// What a volume refers to is not there, or not fit for it.
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process volumes=[{volume}]: {cause}"
+    )]
+    Process { volume: String, cause: String },
     /// The UID is no name for a directory.
     #[error("pod UID {0:?} cannot name a directory")]
     Uid(PodUid),
@@ -46,6 +60,25 @@ fn held_by(holders: &[String]) -> String {
     }
 }
 
+/// Everything that keeps a pod from its volumes.
+#[derive(Debug)]
+pub struct VolumeErrors(pub Vec<VolumeError>);
+
+impl fmt::Display for VolumeErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&texts.join("; "))
+    }
+}
+
+impl std::error::Error for VolumeErrors {}
+
+impl From<VolumeError> for VolumeErrors {
+    fn from(error: VolumeError) -> Self {
+        Self(vec![error])
+    }
+}
+
 /// Why one volume could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SetUpError {
@@ -64,6 +97,39 @@ pub enum SetUpError {
     HostPathType { path: String, wanted: &'static str },
     #[error("{0} is an invalid volume type")]
     UnknownHostPathType(String),
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    #[error("configmap references non-existent config key: {0}")]
+    NoConfigKey(String),
+    #[error("references non-existent secret key: {0}")]
+    NoSecretKey(String),
+    /// What the downward API cannot tell.
+    #[error("{0}")]
+    Downward(String),
+    #[error("{0}")]
+    TrustBundle(String),
+    /// A path inside a volume that cannot be.
+    #[error("invalid path: {0}")]
+    Path(String),
+    #[error("invalid container mount point {0}")]
+    MountPoint(String),
+    #[error("medium {0}")]
+    HugePages(String),
+    #[error("the feature gate {0} is off")]
+    GateOff(&'static str),
+    /// Of several sources of one volume.
+    #[error("[{}]", .0.join(", "))]
+    Several(Vec<String>),
+    #[error("volume uses the ReadWriteOncePod access mode and is already in use by another pod")]
+    InUse,
+    /// A program of the host failed, or is not there.
+    #[error("{0}")]
+    Tool(String),
+    /// What the spec names is not there, or is something else.
+    #[error("{0}")]
+    NewMounter(String),
     #[error("{path} did not answer within {deadline:?}; its file system may hang")]
     Deadline { path: String, deadline: Duration },
     #[error("{0}")]

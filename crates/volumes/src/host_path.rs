@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use krablet_linux::{EntryKind, Files};
-use krablet_pod::api::Volume;
+use krablet_pod::api::HostPathVolumeSource;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::error::SetUpError;
-use crate::plugin::{MountedVolume, VolumePlugin, VolumeRequest};
+use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
 
 const NAME: &str = "kubernetes.io/host-path";
@@ -186,16 +186,16 @@ impl VolumePlugin for HostPath {
         NAME
     }
 
-    fn supports(&self, volume: &Volume) -> bool {
-        volume.host_path.is_some()
+    fn supports(&self, source: &Source<'_>) -> bool {
+        of(source).is_some() && !source.is_block()
     }
 
     fn plan(&self, _: &VolumeRequest<'_>) -> Result<Option<RecordedVolume>, SetUpError> {
         Ok(None)
     }
 
-    async fn set_up(&self, request: &VolumeRequest<'_>) -> Result<MountedVolume, SetUpError> {
-        let source = request.volume.host_path.clone().unwrap_or_default();
+    async fn set_up(&self, request: &VolumeRequest<'_>) -> Result<Standing, SetUpError> {
+        let source = of(&request.source).cloned().unwrap_or_default();
         if source.path.split('/').any(|part| part == "..") {
             return Err(SetUpError::Backsteps(source.path));
         }
@@ -204,10 +204,21 @@ impl VolumePlugin for HostPath {
             self.check(&source.path, wanted).await?;
         }
         Ok(MountedVolume {
+            spec_name: request.name().to_owned(),
             host_path: PathBuf::from(source.path),
-            read_only: false,
+            read_only: request.source.is_read_only_claim(),
             se_linux_relabel: false,
+            block: false,
+            group: request.source.group(),
             plugin: NAME,
-        })
+        }
+        .into())
+    }
+}
+
+fn of<'a>(source: &Source<'a>) -> Option<&'a HostPathVolumeSource> {
+    match source {
+        Source::Inline(volume) => volume.host_path.as_ref(),
+        Source::Persistent { .. } => source.persistent()?.host_path.as_ref(),
     }
 }

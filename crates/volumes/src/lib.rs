@@ -1,21 +1,37 @@
-//! Pods' volumes and pods' directories on disk: what is made for a pod before it starts and taken
-//! away after it ended.
+//! Pods' volumes and pods' directories on disk: what is made for a pod before it starts, kept up to date while it
+//! runs, and taken away after it ended.
 //!
 //! Everything that will be put under a pod's directory is recorded there before it is made, so
 //! taking it away is exact after a crash between any two steps. Nothing outside the pod's
 //! directory is ever removed, no mount point is entered, no link followed.
 
+mod address;
+mod anchors;
+mod claims;
+mod cluster;
+mod content;
+mod disk;
 mod empty_dir;
 mod error;
 mod host_path;
+mod image;
+mod local;
+mod nfs;
+mod payload;
 mod plugin;
 mod record;
+mod registry;
+mod resolve;
 mod tear_down;
+mod tool;
+mod used;
 mod volumes;
+mod writer;
 
-pub use empty_dir::EmptyDir;
-pub use error::{SetUpError, VolumeError};
-pub use host_path::HostPath;
-pub use plugin::{MountedVolume, PodMounts, VolumePlugin, VolumeRequest, kind_of};
+pub use cluster::{ClusterObjects, KubeObjects};
+pub use error::{SetUpError, VolumeError, VolumeErrors};
+pub use plugin::{
+    MountedVolume, PodMounts, Source, Standing, VolumePlugin, VolumeRequest, kind_of,
+};
 pub use record::{RECORD_FILE, Record, RecordedVolume};
-pub use volumes::{Volumes, VolumesConfig, VolumesDeps};
+pub use volumes::{SetUp, Volumes, VolumesConfig, VolumesDeps};

@@ -26,7 +26,13 @@ pub struct RecordedVolume {
     pub path: PathBuf,
     /// A file system is mounted at `path`.
     pub mounted: bool,
+    /// What the plugin has to know to take away what stands outside the pod's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<serde_json::Value>,
 }
+
+/// The directories of a pod in which its volumes stand.
+pub(crate) const PLACES: [&str; 3] = ["volumes", "volume-subpaths", "volumeDevices"];
 
 /// Version 1 of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,9 +65,9 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Record, String> {
     }
 }
 
-/// A path inside `volumes/` of the pod's directory and nowhere else.
+/// A path inside one of the pod's directories for volumes and nowhere else.
 fn stays_below(path: &Path) -> bool {
-    path.starts_with("volumes")
+    PLACES.iter().any(|place| path.starts_with(place))
         && path
             .components()
             .all(|part| matches!(part, Component::Normal(_)))

@@ -9,8 +9,16 @@ use krablet_linux::EntryKind;
 use krablet_pod::PodUid;
 
 use crate::error::VolumeError;
-use crate::record::{self, Found};
+use crate::record::{self, Found, RecordedVolume};
 use crate::volumes::{Volumes, check_uid};
+
+/// Tries, each later than the one before, until somebody who holds a mount in memory is not waited for any more.
+const PATIENCE: u32 = 8;
+
+fn is_busy(done: &io::Result<()>) -> bool {
+    let kind = done.as_ref().err().map(io::Error::kind);
+    kind == Some(io::ErrorKind::ResourceBusy)
+}
 
 impl Volumes {
     /// Unmounts and removes the pod's volumes and leaves the rest of its directory (the containers'
@@ -21,10 +29,17 @@ impl Volumes {
         if !self.has_directory(uid).await? {
             return Ok(());
         }
-        let recorded = self.recorded_mounts(uid).await?;
-        self.unmount_all(uid, recorded).await?;
+        let recorded = self.recorded_volumes(uid).await?;
+        let pod_dir = self.root.pod(uid);
+        let mounted = recorded.iter().filter(|v| v.mounted);
+        let points = mounted.map(|v| pod_dir.join(&v.path)).collect();
+        self.unmount_all(uid, points).await?;
+        for volume in &recorded {
+            self.take_from_outside(volume).await?;
+        }
         let files = &*self.deps.files;
-        for dir in [self.root.volumes(uid), self.root.plugins(uid)] {
+        let places = record::PLACES.map(|place| pod_dir.join(place));
+        for dir in places.into_iter().chain([self.root.plugins(uid)]) {
             files.remove_tree(&dir).await.map_err(VolumeError::Remove)?;
         }
         files
@@ -60,9 +75,21 @@ impl Volumes {
         }
     }
 
-    /// Mount points by the record. Without one, or with one that cannot be read, the mount table
-    /// alone tells.
-    async fn recorded_mounts(&self, uid: &PodUid) -> Result<Vec<PathBuf>, VolumeError> {
+    /// What a plugin made outside the pod's directory is for that plugin to take away.
+    async fn take_from_outside(&self, volume: &RecordedVolume) -> Result<(), VolumeError> {
+        let mut plugins = self.plugins.iter();
+        let plugin = plugins.find(|p| p.name() == volume.plugin);
+        match (plugin, &volume.outside) {
+            (Some(plugin), Some(_)) => {
+                let done = plugin.tear_down(volume).await;
+                done.map_err(|e| VolumeError::Remove(io::Error::other(e.to_string())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// By the record. Without one, or with one that cannot be read, the mount table alone tells.
+    async fn recorded_volumes(&self, uid: &PodUid) -> Result<Vec<RecordedVolume>, VolumeError> {
         let files = &*self.deps.files;
         let found = record::read(files, &self.root, uid)
             .await
@@ -75,11 +102,7 @@ impl Volumes {
                     .map_err(VolumeError::Record)?;
                 Ok(Vec::new())
             }
-            Found::Whole(record) => {
-                let dir = self.root.pod(uid);
-                let mounted = record.volumes.into_iter().filter(|v| v.mounted);
-                Ok(mounted.map(|v| dir.join(v.path)).collect())
-            }
+            Found::Whole(record) => Ok(record.volumes),
         }
     }
 
@@ -89,6 +112,10 @@ impl Volumes {
         let mounts = &*self.deps.mounts;
         let dir = self.root.pod(uid);
         let table = mounts.below(&dir).await.map_err(VolumeError::Directories)?;
+        // Of these nothing is left to be written; of others it might.
+        let in_memory = table.iter().filter(|m| m.fs_type == "tmpfs");
+        let in_memory: BTreeSet<PathBuf> = in_memory.map(|m| m.point.clone()).collect();
+        let patience_is_over = self.failed_releases(uid) >= PATIENCE;
         let mut points: Vec<PathBuf> = table.into_iter().rev().map(|m| m.point).collect();
         let known: BTreeSet<&PathBuf> = points.iter().collect();
         // Recorded but not in the table: not made yet, or gone. Asking the kernel settles it.
@@ -99,14 +126,30 @@ impl Volumes {
         points.extend(unseen);
         let mut first_failure = None;
         for point in points {
-            if let Err(e) = mounts.unmount(&point).await {
+            let mut done = mounts.unmount(&point).await;
+            if patience_is_over && in_memory.contains(&point) && is_busy(&done) {
+                let holders = mounts.holders(&point).await.join("; ");
+                tracing::warn!(podUID = %uid, path = %point.display(), holders, "Taking a busy mount of a pod that has ended out of the tree");
+                done = mounts.detach(&point).await;
+            }
+            if let Err(e) = done {
                 first_failure = first_failure.or(Some((point, e)));
             }
         }
         match first_failure {
-            None => Ok(()),
-            Some((point, source)) => Err(self.explain(&point, source).await),
+            None => {
+                self.failures().remove(uid);
+                Ok(())
+            }
+            Some((point, source)) => {
+                *self.failures().entry(uid.clone()).or_default() += 1;
+                Err(self.explain(&point, source).await)
+            }
         }
+    }
+
+    fn failed_releases(&self, uid: &PodUid) -> u32 {
+        self.failures().get(uid).copied().unwrap_or_default()
     }
 
     async fn explain(&self, point: &Path, source: io::Error) -> VolumeError {

@@ -7,17 +7,26 @@ use std::path::{Component, Path};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use krablet_linux::{EntryKind, Files, Mounts};
-use krablet_pod::api::{Pod, Volume};
+use jiff::Timestamp;
+use krablet_core::admission::NodeView;
+use krablet_linux::{EntryKind, Files, Mounts, Tools, Trees, WallClock};
+use krablet_objects::Objects;
+use krablet_pod::api::{Pod, PodSpec, Volume};
 use krablet_pod::paths::RootDir;
 use krablet_pod::{PodRef, PodUid};
+use krablet_tokens::Tokens;
+use tokio::sync::watch;
 
-use crate::empty_dir::EmptyDir;
-use crate::error::{SetUpError, VolumeError};
-use crate::host_path::HostPath;
-use crate::plugin::{PodMounts, VolumePlugin, VolumeRequest, kind_of};
-use crate::record::{self, Found};
+use crate::cluster::ClusterObjects;
+use crate::error::{SetUpError, VolumeError, VolumeErrors};
+use crate::plugin::{PodMounts, Source, Standing, VolumePlugin, VolumeRequest, kind_of};
+use crate::record::{self, Found, RecordedVolume};
+use crate::registry;
+use crate::resolve::{ClaimedVolumes, source, sub_path_points};
+use crate::used::{Used, used};
 
+/// What the record says of parts of volumes.
+const SUB_PATH: &str = "subpath";
 /// Nobody but the agent and its group looks into a pod's directory.
 const DIRECTORY_MODE: u32 = 0o750;
 
@@ -28,6 +37,8 @@ pub struct VolumesConfig {
     pub host_path_deadline: Duration,
     /// Memory all pods together may use: the limit of memory volumes that have no smaller one.
     pub node_memory: Option<u64>,
+    /// Whether bundles of certificates may be projected.
+    pub trust_bundles: bool,
 }
 
 impl VolumesConfig {
@@ -36,6 +47,7 @@ impl VolumesConfig {
             root,
             host_path_deadline: Duration::from_secs(10),
             node_memory: None,
+            trust_bundles: false,
         }
     }
 }
@@ -43,13 +55,34 @@ impl VolumesConfig {
 #[derive(Clone)]
 pub struct VolumesDeps {
     pub files: Arc<dyn Files>,
+    pub trees: Arc<dyn Trees>,
     pub mounts: Arc<dyn Mounts>,
+    pub tools: Arc<dyn Tools>,
+    pub clock: Arc<dyn WallClock>,
+    /// ConfigMaps and secrets.
+    pub objects: Arc<dyn Objects>,
+    /// None on a node without a cluster.
+    pub cluster: Option<Arc<dyn ClusterObjects>>,
+    pub tokens: Option<Tokens>,
+    /// What pods may use of this node, and how it is labelled.
+    pub node: watch::Receiver<Arc<NodeView>>,
 }
 
 /// A pod whose volumes are set up, and for which of its specs.
-struct Ready {
+pub(crate) struct Ready {
     fingerprint: u64,
     mounts: PodMounts,
+    pub(crate) claimed: ClaimedVolumes,
+}
+
+/// A pod's volumes stand.
+#[derive(Debug)]
+pub struct SetUp {
+    pub mounts: PodMounts,
+    /// When the content of one of them has to be renewed.
+    pub renew_at: Option<Timestamp>,
+    /// What kept volumes from being brought up to date. The pod goes on with what they hold.
+    pub stale: Vec<VolumeError>,
 }
 
 /// The volumes of all pods. Calls for one pod come one after another, from its worker; calls for
@@ -57,21 +90,19 @@ struct Ready {
 pub struct Volumes {
     pub(crate) root: RootDir,
     pub(crate) deps: VolumesDeps,
-    plugins: Vec<Arc<dyn VolumePlugin>>,
+    pub(crate) plugins: Vec<Arc<dyn VolumePlugin>>,
     ready: Mutex<BTreeMap<PodUid, Ready>>,
+    /// How often a pod's mounts could not be taken away.
+    failures: Mutex<BTreeMap<PodUid, u32>>,
 }
 
 impl Volumes {
-    /// With the kinds that need nothing but the node itself.
     pub fn new(config: VolumesConfig, deps: VolumesDeps) -> Self {
-        let VolumesDeps { files, mounts } = deps.clone();
-        let plugins: Vec<Arc<dyn VolumePlugin>> = vec![
-            Arc::new(EmptyDir::new(files.clone(), mounts, config.node_memory)),
-            Arc::new(HostPath::new(files, config.host_path_deadline)),
-        ];
+        let plugins = registry::built_in(&config, &deps);
         Self::with_plugins(config.root, deps, plugins)
     }
 
+    /// Of the plugins the first that supports a volume gets it.
     pub fn with_plugins(
         root: RootDir,
         deps: VolumesDeps,
@@ -82,37 +113,86 @@ impl Volumes {
             deps,
             plugins,
             ready: Mutex::default(),
+            failures: Mutex::default(),
         }
     }
 
     /// Makes the pod's directories and all of its volumes. Again and again for one pod is cheap:
-    /// once set up, nothing is asked of the disk until the pod's volumes change.
-    pub async fn set_up(&self, pod: &Pod) -> Result<PodMounts, VolumeError> {
+    /// once set up, nothing is asked of the disk until the pod's volumes, or what they show, change.
+    pub async fn set_up(&self, pod: &Pod) -> Result<SetUp, VolumeErrors> {
         let uid = PodRef::of(pod).uid;
         check_uid(&uid)?;
-        let fingerprint = fingerprint(pod);
-        if let Some(ready) = self.ready().get(&uid)
-            && ready.fingerprint == fingerprint
-        {
-            return Ok(ready.mounts.clone());
+        let empty = PodSpec::default();
+        let used = used(pod.spec.as_ref().unwrap_or(&empty));
+        let fingerprint = fingerprint(pod, &used);
+        if let Some(mounts) = self.standing(&uid, fingerprint) {
+            return Ok(self.follow(pod, &uid, &used, mounts).await);
         }
-        let work = self.assign(pod, &uid)?;
+        let (claimed, failed) = self.resolve(pod, &uid, &used).await;
+        if !failed.is_empty() {
+            return Err(VolumeErrors(failed));
+        }
+        let work = self.assign(pod, &uid, &used, &claimed)?;
         self.make_directories(&uid)
             .await
             .map_err(VolumeError::Directories)?;
-        self.write_down(&uid, &work).await?;
-        let mut mounts = PodMounts::new();
+        self.write_down(pod, &uid, &work, &claimed).await?;
+        let mut done = SetUp {
+            mounts: PodMounts::new(),
+            renew_at: None,
+            stale: Vec::new(),
+        };
+        let mut failed = Vec::new();
         for (plugin, request) in work {
-            let name = &request.volume.name;
-            let mounted = plugin.set_up(&request).await.map_err(failed(name))?;
-            mounts.insert(name.clone(), mounted);
+            match plugin.set_up(&request).await {
+                Ok(standing) => done.add(&request, standing),
+                Err(cause) => failed.push(refused(&request, cause)),
+            }
+        }
+        if !failed.is_empty() {
+            return Err(VolumeErrors(failed));
         }
         let ready = Ready {
             fingerprint,
-            mounts: mounts.clone(),
+            mounts: done.mounts.clone(),
+            claimed,
         };
         self.ready().insert(uid, ready);
-        Ok(mounts)
+        Ok(done)
+    }
+
+    fn standing(&self, uid: &PodUid, fingerprint: u64) -> Option<PodMounts> {
+        let ready = self.ready();
+        let found = ready.get(uid).filter(|r| r.fingerprint == fingerprint);
+        found.map(|r| r.mounts.clone())
+    }
+
+    /// Brings volumes that follow something up to date.
+    async fn follow(&self, pod: &Pod, uid: &PodUid, used: &Used<'_>, mounts: PodMounts) -> SetUp {
+        let mut done = SetUp {
+            mounts,
+            renew_at: None,
+            stale: Vec::new(),
+        };
+        for volume in volumes_of(pod).iter().filter(|v| used.has(&v.name)) {
+            let source = Source::Inline(volume);
+            let plugin = self.plugins.iter().find(|p| p.supports(&source));
+            let Some(plugin) = plugin.filter(|p| p.follows()) else {
+                continue;
+            };
+            let request = VolumeRequest {
+                root: &self.root,
+                uid,
+                pod,
+                volume,
+                source,
+            };
+            match plugin.set_up(&request).await {
+                Ok(standing) => done.add(&request, standing),
+                Err(cause) => done.stale.push(refused(&request, cause)),
+            }
+        }
+        done
     }
 
     /// UIDs of the pods that have a directory on disk.
@@ -132,36 +212,50 @@ impl Volumes {
 
     pub(crate) fn forget(&self, uid: &PodUid) {
         self.ready().remove(uid);
+        self.plugins.iter().for_each(|p| p.forget(uid));
     }
 
-    fn ready(&self) -> MutexGuard<'_, BTreeMap<PodUid, Ready>> {
+    pub(crate) fn ready(&self) -> MutexGuard<'_, BTreeMap<PodUid, Ready>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn failures(&self) -> MutexGuard<'_, BTreeMap<PodUid, u32>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Who sets up which volume; refuses a pod before anything is made for it.
-    fn assign<'a>(&'a self, pod: &'a Pod, uid: &'a PodUid) -> Result<Work<'a>, VolumeError> {
-        volumes_of(pod)
-            .iter()
-            .map(|volume| {
-                let request = VolumeRequest {
-                    root: &self.root,
-                    uid,
-                    pod,
-                    volume,
-                };
-                if !names_one_entry(&volume.name) {
-                    return Err(failed(&volume.name)(SetUpError::Name));
+    fn assign<'a>(
+        &'a self,
+        pod: &'a Pod,
+        uid: &'a PodUid,
+        used: &Used<'_>,
+        claimed: &'a ClaimedVolumes,
+    ) -> Result<Work<'a>, VolumeErrors> {
+        let (mut work, mut failed) = (Work::new(), Vec::new());
+        for volume in volumes_of(pod).iter().filter(|v| used.has(&v.name)) {
+            let request = VolumeRequest {
+                root: &self.root,
+                uid,
+                pod,
+                volume,
+                source: source(volume, claimed),
+            };
+            let plugin = self.plugins.iter().find(|p| p.supports(&request.source));
+            match plugin {
+                _ if !names_one_entry(&volume.name) || !names_one_entry(request.name()) => {
+                    failed.push(refused(&request, SetUpError::Name));
                 }
-                let unknown = || SetUpError::UnsupportedKind(kind_of(volume));
-                let plugin = self
-                    .plugins
-                    .iter()
-                    .find(|p| p.supports(volume))
-                    .ok_or_else(unknown)
-                    .map_err(failed(&volume.name))?;
-                Ok((&**plugin, request))
-            })
-            .collect()
+                Some(plugin) => work.push((&**plugin, request)),
+                None => {
+                    let unknown = SetUpError::UnsupportedKind(kind_of(volume));
+                    failed.push(refused(&request, unknown));
+                }
+            }
+        }
+        match failed.is_empty() {
+            true => Ok(work),
+            false => Err(VolumeErrors(failed)),
+        }
     }
 
     async fn make_directories(&self, uid: &PodUid) -> io::Result<()> {
@@ -177,11 +271,29 @@ impl Volumes {
     }
 
     /// Records what will be made, before it is.
-    async fn write_down(&self, uid: &PodUid, work: &Work<'_>) -> Result<(), VolumeError> {
+    async fn write_down(
+        &self,
+        pod: &Pod,
+        uid: &PodUid,
+        work: &Work<'_>,
+        claimed: &ClaimedVolumes,
+    ) -> Result<(), VolumeError> {
         let mut planned = Vec::new();
         for (plugin, request) in work {
-            planned.extend(plugin.plan(request).map_err(failed(&request.volume.name))?);
+            let plan = plugin
+                .plan(request)
+                .map_err(|cause| refused(request, cause))?;
+            planned.extend(plan);
         }
+        // Parts of volumes are mounted when their container starts; where is known now.
+        let points = sub_path_points(pod, claimed).into_iter();
+        planned.extend(points.map(|(name, path)| RecordedVolume {
+            name,
+            plugin: SUB_PATH.to_owned(),
+            path,
+            mounted: true,
+            outside: None,
+        }));
         let files = &*self.deps.files;
         let found = record::read(files, &self.root, uid)
             .await
@@ -209,9 +321,23 @@ impl Volumes {
 
 type Work<'a> = Vec<(&'a dyn VolumePlugin, VolumeRequest<'a>)>;
 
-fn failed(volume: &str) -> impl FnOnce(SetUpError) -> VolumeError {
-    let volume = volume.to_owned();
-    move |cause| VolumeError::SetUp { volume, cause }
+impl SetUp {
+    fn add(&mut self, request: &VolumeRequest<'_>, standing: Standing) {
+        let name = request.volume.name.clone();
+        self.mounts.insert(name, standing.volume);
+        let stale = standing.stale.map(|cause| refused(request, cause));
+        self.stale.extend(stale);
+        let times = [self.renew_at, standing.renew_at];
+        self.renew_at = times.into_iter().flatten().min();
+    }
+}
+
+fn refused(request: &VolumeRequest<'_>, cause: SetUpError) -> VolumeError {
+    let volume = request.name().to_owned();
+    match request.source.is_block() {
+        true => VolumeError::SetUpDevice { volume, cause },
+        false => VolumeError::SetUp { volume, cause },
+    }
 }
 
 fn volumes_of(pod: &Pod) -> &[Volume] {
@@ -220,14 +346,11 @@ fn volumes_of(pod: &Pod) -> &[Volume] {
 }
 
 /// Changes when a pod's volumes, or what they are made by, do.
-fn fingerprint(pod: &Pod) -> u64 {
+fn fingerprint(pod: &Pod, used: &Used<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let group = pod
-        .spec
-        .as_ref()
-        .and_then(|s| s.security_context.as_ref()?.fs_group);
-    group.hash(&mut hasher);
-    for volume in volumes_of(pod) {
+    let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
+    context.and_then(|c| c.fs_group).hash(&mut hasher);
+    for volume in volumes_of(pod).iter().filter(|v| used.has(&v.name)) {
         // Plain data always has a JSON form; without one the name alone would do.
         serde_json::to_string(volume)
             .unwrap_or_else(|_| volume.name.clone())

@@ -10,7 +10,11 @@ use std::sync::Arc;
 use krablet_linux::{HostFiles, HostMounts, Mounts};
 use krablet_pod::api::Pod;
 use krablet_pod::paths::RootDir;
-use krablet_volumes::{Volumes, VolumesConfig, VolumesDeps};
+use krablet_volumes::{PodMounts, Volumes, VolumesConfig};
+
+mod common;
+
+use common::World;
 
 /// Unmounts what a failed assertion left.
 struct Cleanup(PathBuf);
@@ -22,10 +26,9 @@ impl Drop for Cleanup {
 }
 
 fn agent(root: &Path) -> Volumes {
-    let deps = VolumesDeps {
-        files: Arc::new(HostFiles),
-        mounts: Arc::new(HostMounts),
-    };
+    let world = World::default();
+    let host = Arc::new(HostFiles);
+    let deps = world.deps(host.clone(), host, Arc::new(HostMounts));
     Volumes::new(VolumesConfig::new(RootDir::new(root)), deps)
 }
 
@@ -33,7 +36,9 @@ fn pod(data: &Path) -> Pod {
     serde_json::from_value(serde_json::json!({
         "metadata": {"uid": "u-1", "name": "web", "namespace": "ns"},
         "spec": {
-            "containers": [],
+            "containers": [{"name": "c", "volumeMounts": [
+                {"name": "disk", "mountPath": "/d"}, {"name": "ram", "mountPath": "/r"},
+                {"name": "host", "mountPath": "/h"}]}],
             "securityContext": {"fsGroup": 2000},
             "volumes": [
                 {"name": "disk", "emptyDir": {}},
@@ -43,6 +48,10 @@ fn pod(data: &Path) -> Pod {
         },
     }))
     .unwrap()
+}
+
+async fn set_up(root: &Path, data: &Path) -> PodMounts {
+    agent(root).set_up(&pod(data)).await.unwrap().mounts
 }
 
 #[tokio::test]
@@ -64,8 +73,8 @@ async fn made_used_and_taken_away() {
     symlink(&real, &root).unwrap();
     let _cleanup = Cleanup(real.join("pods/u-1/volumes/kubernetes.io~empty-dir/ram"));
 
-    let mounts = agent(&root).set_up(&pod(&data)).await.unwrap();
-    assert_eq!(agent(&root).set_up(&pod(&data)).await.unwrap(), mounts);
+    let mounts = set_up(&root, &data).await;
+    assert_eq!(set_up(&root, &data).await, mounts);
     let ram = &mounts["ram"].host_path;
     let found = HostMounts.below(&root).await.unwrap();
     assert_eq!(found.len(), 1, "{found:?}");

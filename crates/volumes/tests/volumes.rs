@@ -14,20 +14,23 @@ use krablet_linux::{EntryKind, Files, Mounts};
 use krablet_pod::PodUid;
 use krablet_pod::api::Pod;
 use krablet_pod::paths::RootDir;
-use krablet_volumes::{Volumes, VolumesConfig, VolumesDeps};
+use krablet_volumes::{PodMounts, Volumes, VolumesConfig};
 use tokio::time::timeout;
 
+mod common;
+
+use common::{UID, World, pod};
+
 const ROOT: &str = "/var/lib/kubelet";
-const UID: &str = "u-1";
 const EMPTY_DIRS: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~empty-dir";
 
 fn agent(files: &MemoryFiles) -> Volumes {
     let config = VolumesConfig::new(RootDir::new(ROOT));
-    let deps = VolumesDeps {
-        files: Arc::new(files.clone()),
-        mounts: Arc::new(files.mounts()),
-    };
-    Volumes::new(config, deps)
+    Volumes::new(config, World::default().in_memory(files))
+}
+
+async fn set_up(volumes: &Volumes, pod: &Pod) -> PodMounts {
+    volumes.set_up(pod).await.unwrap().mounts
 }
 
 /// A node with something on it that must survive everything.
@@ -38,14 +41,6 @@ fn node() -> MemoryFiles {
         .put_file(Path::new("/srv/data/precious"), b"x")
         .unwrap();
     files
-}
-
-fn pod(volumes: &str) -> Pod {
-    serde_json::from_str(&format!(
-        r#"{{"metadata":{{"uid":"{UID}","name":"web","namespace":"ns"}},
-            "spec":{{"containers":[],"volumes":{volumes}}}}}"#
-    ))
-    .unwrap()
 }
 
 fn full_pod() -> Pod {
@@ -83,7 +78,7 @@ async fn assert_gone(files: &MemoryFiles, note: &str) {
 async fn everything_is_made_as_upstream_and_taken_away() {
     let files = node();
     let volumes = agent(&files);
-    let mounted = volumes.set_up(&full_pod()).await.unwrap();
+    let mounted = set_up(&volumes, &full_pod()).await;
     let seen: Vec<_> = mounted
         .iter()
         .map(|(name, m)| {
@@ -149,9 +144,9 @@ async fn everything_is_made_as_upstream_and_taken_away() {
 async fn again_costs_no_call_and_a_new_agent_keeps_what_is_there() {
     let files = node();
     let volumes = agent(&files);
-    let first = volumes.set_up(&full_pod()).await.unwrap();
+    let first = set_up(&volumes, &full_pod()).await;
     files.set_faults(|op, _| panic!("asked for {op}"));
-    assert_eq!(volumes.set_up(&full_pod()).await.unwrap(), first);
+    assert_eq!(set_up(&volumes, &full_pod()).await, first);
     files.clear_faults();
 
     // The pod changed its own directory; a new agent leaves that alone.
@@ -159,7 +154,7 @@ async fn again_costs_no_call_and_a_new_agent_keeps_what_is_there() {
     let ram = Path::new(EMPTY_DIRS).join("ram");
     files.set_mode(&disk, 0o700).await.unwrap();
     files.put_file(&ram.join("kept"), b"x").unwrap();
-    assert_eq!(agent(&files).set_up(&full_pod()).await.unwrap(), first);
+    assert_eq!(set_up(&agent(&files), &full_pod()).await, first);
     assert_eq!(files.mode(&disk), Some(0o700));
     assert!(files.content(&ram.join("kept")).is_some());
     assert_eq!(files.mounts().below(Path::new("/")).await.unwrap().len(), 2);
@@ -192,7 +187,7 @@ async fn a_pod_another_kubelet_left_is_taken_over() {
 async fn a_pod_without_volumes_has_directories_and_a_record_too() {
     let files = node();
     let volumes = agent(&files);
-    assert!(volumes.set_up(&pod("[]")).await.unwrap().is_empty());
+    assert!(set_up(&volumes, &pod("[]")).await.is_empty());
     assert_eq!(
         under_root(&files),
         [
@@ -311,7 +306,8 @@ async fn host_paths_of_every_type() {
             r#"[{{"name":"h","hostPath":{{"path":"{path}","type":"{kind}"}}}}]"#
         ));
         match volumes.set_up(&pod).await {
-            Ok(mounts) => {
+            Ok(done) => {
+                let mounts = done.mounts;
                 assert_eq!(refusal, ok, "{kind} {path}");
                 assert_eq!(mounts["h"].host_path, Path::new(path));
             }
@@ -332,8 +328,8 @@ async fn what_cannot_be_is_refused_before_anything_is_made() {
     let files = node();
     let cases = [
         (
-            r#"[{"name":"a","emptyDir":{}},{"name":"c","configMap":{"name":"x"}}]"#,
-            "MountVolume.SetUp failed for volume \"c\" : volumes of kind configMap are not supported",
+            r#"[{"name":"a","emptyDir":{}},{"name":"c","rbd":{"image":"x","monitors":[]}}]"#,
+            "MountVolume.SetUp failed for volume \"c\" : volumes of kind rbd are not supported",
         ),
         (
             r#"[{"name":"../x","emptyDir":{}}]"#,
@@ -346,10 +342,7 @@ async fn what_cannot_be_is_refused_before_anything_is_made() {
         assert_eq!(under_root(&files), Vec::<String>::new());
     }
     for (source, text) in [
-        (
-            r#"{"medium":"HugePages"}"#,
-            "unknown storage medium \"HugePages\"",
-        ),
+        (r#"{"medium":"Wood"}"#, "unknown storage medium \"Wood\""),
         (
             r#"{"medium":"Memory","sizeLimit":"lots"}"#,
             "size limit \"lots\" is not a quantity",
@@ -416,8 +409,8 @@ async fn a_set_up_cut_short_anywhere_is_finished_or_taken_away_exactly() {
                 assert!(text.contains(&format!("/{name}\"")), "{note}: {text}");
             }
             if at % 2 == 0 {
-                let mounts = agent(&files).set_up(&full_pod()).await.expect(&note);
-                assert_eq!(mounts.len(), 4, "{note}");
+                let done = agent(&files).set_up(&full_pod()).await.expect(&note);
+                assert_eq!(done.mounts.len(), 4, "{note}");
                 assert_eq!(
                     files.mode(&Path::new(EMPTY_DIRS).join("disk")),
                     Some(0o777),
@@ -510,6 +503,22 @@ async fn a_busy_mount_keeps_its_content_and_is_named_with_its_holder() {
     assert!(files.mounts().below(&ram2).await.unwrap().is_empty());
     files.mounts().set_busy(&ram, false);
     volumes.tear_down(&UID.into()).await.unwrap();
+    assert_gone(&files, "").await;
+}
+
+#[tokio::test]
+async fn who_never_lets_go_is_not_waited_for_without_end() {
+    let files = node();
+    let volumes = agent(&files);
+    volumes.set_up(&full_pod()).await.unwrap();
+    files
+        .mounts()
+        .set_busy(&Path::new(EMPTY_DIRS).join("ram"), true);
+    let mut tries = 0;
+    while volumes.tear_down(&UID.into()).await.is_err() {
+        tries += 1;
+    }
+    assert_eq!(tries, 8);
     assert_gone(&files, "").await;
 }
 

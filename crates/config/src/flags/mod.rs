@@ -53,6 +53,8 @@ pub struct KubeletFlags {
     pub lock_file: String,
     /// Give way when another agent wants that file.
     pub exit_on_lock_contention: bool,
+    /// ConfigMaps and secrets of a node without an API server; empty for none.
+    pub local_objects_dir: String,
     /// Flags about the runtime and old switches.
     pub runtime: RuntimeFlags,
     /// Flags that end the run at once.
@@ -121,6 +123,7 @@ impl Default for KubeletFlags {
             seccomp_default: false,
             lock_file: String::new(),
             exit_on_lock_contention: false,
+            local_objects_dir: String::new(),
             runtime: RuntimeFlags::default(),
             meta: MetaFlags::default(),
         }

@@ -72,6 +72,11 @@ pub(super) const FLAGS: &[Flag] = &[
         "Exit when another agent opens the file of --lock-file.",
     ),
     Flag::own(
+        "local-objects-dir",
+        Text(|s| &mut s.flags.local_objects_dir),
+        "krablet only: directory of ConfigMap and Secret manifests for static pods of a node without an API server.",
+    ),
+    Flag::own(
         "runtime-cgroups",
         Text(|s| &mut s.flags.runtime.runtime_cgroups),
         "Cgroup of the container runtime, for its statistics.",

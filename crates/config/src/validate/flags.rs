@@ -40,6 +40,11 @@ pub fn validate_flags(flags: &KubeletFlags) -> Vec<Problem> {
     if flags.exit_on_lock_contention && flags.lock_file.is_empty() {
         found.push(flag_problem("exit-on-lock-contention", "needs --lock-file"));
     }
+    let in_cluster = !flags.kubeconfig.is_empty() || !flags.bootstrap_kubeconfig.is_empty();
+    if in_cluster && !flags.local_objects_dir.is_empty() {
+        let reason = "is for a node without an API server; leave it or --kubeconfig and --bootstrap-kubeconfig out";
+        found.push(flag_problem("local-objects-dir", reason));
+    }
     if let Some(fault) = node_ip_fault(&flags.node_ip) {
         found.push(flag_problem("node-ip", fault));
     }

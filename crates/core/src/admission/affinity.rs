@@ -23,11 +23,13 @@ pub fn matches_node(spec: &PodSpec, node: &NodeView) -> bool {
         });
     match required {
         None => true,
-        Some(selector) => {
-            let mut terms = selector.node_selector_terms.iter();
-            terms.any(|term| matches_term(term, node))
-        }
+        Some(selector) => matches_any_term(&selector.node_selector_terms, node),
     }
+}
+
+/// One matching term is enough.
+pub fn matches_any_term(terms: &[NodeSelectorTerm], node: &NodeView) -> bool {
+    terms.iter().any(|term| matches_term(term, node))
 }
 
 /// The node is of its own operating system, whatever its label says at the moment.

@@ -146,9 +146,9 @@ fn pulls_back_off_from_the_last_failure() {
     let mut now = Mono(s(10));
     let mut delays = Vec::new();
     for _ in 0..7 {
-        assert_eq!(table.check(&pod, "i", now), Backoff::Start);
-        table.failed(&pod, "i", "ErrImagePull: no such host", now);
-        let Backoff::Wait { until, delay } = table.check(&pod, "i", now) else {
+        assert_eq!(table.check(&pod, "i", "key", now), Backoff::Start);
+        table.failed(&pod, "i", "key", "ErrImagePull: no such host", now);
+        let Backoff::Wait { until, delay } = table.check(&pod, "i", "key", now) else {
             panic!("must wait")
         };
         delays.push(delay.as_secs());
@@ -156,7 +156,7 @@ fn pulls_back_off_from_the_last_failure() {
     }
     assert_eq!(delays, [10, 20, 40, 80, 160, 300, 300]);
     assert_eq!(
-        table.check(&"other".into(), "i", now),
+        table.check(&"other".into(), "i", "key", now),
         Backoff::Start,
         "per pod"
     );
@@ -164,10 +164,21 @@ fn pulls_back_off_from_the_last_failure() {
         table.waiting_message(&pod, "i"),
         "Back-off pulling image \"i\": ErrImagePull: no such host"
     );
-    let later = now + s(601);
-    table.failed(&pod, "i", "x", later);
     assert_eq!(
-        table.check(&pod, "i", later),
+        table.check(&pod, "i", "another key", now),
+        Backoff::Start,
+        "with other credentials nobody waits"
+    );
+    table.failed(&pod, "i", "another key", "x", now);
+    let first = Backoff::Wait {
+        until: now + s(10),
+        delay: s(10),
+    };
+    assert_eq!(table.check(&pod, "i", "another key", now), first);
+    let later = now + s(601);
+    table.failed(&pod, "i", "another key", "x", later);
+    assert_eq!(
+        table.check(&pod, "i", "another key", later),
         Backoff::Wait {
             until: later + s(10),
             delay: s(10)

@@ -22,14 +22,17 @@ pub(super) struct Node {
     /// Target of a symlink.
     pub target: PathBuf,
     pub mode: u32,
+    pub owner: u32,
     pub group: u32,
     pub modified: i64,
 }
 
-/// A tmpfs, and what it covers.
+/// A mount, and what it covers. What a bind mount shows is not modelled: it begins empty.
 #[derive(Debug)]
 struct Mounted {
     point: PathBuf,
+    fs_type: &'static str,
+    device: String,
     size: Option<u64>,
     covered: BTreeMap<PathBuf, Node>,
     busy: bool,
@@ -61,6 +64,7 @@ impl Disk {
             bytes: Vec::new(),
             target: PathBuf::new(),
             mode,
+            owner: 0,
             group: 0,
             modified: self.now,
         }
@@ -313,22 +317,51 @@ impl Disk {
     }
 
     pub fn mount(&mut self, point: &Path, size: Option<u64>) -> io::Result<()> {
-        let failed = || naming("mount tmpfs on", point);
+        self.mount_as("tmpfs", point, size)
+    }
+
+    /// Mounts something empty: a directory over a directory, a file over a file.
+    pub fn mount_as(
+        &mut self,
+        fs_type: &'static str,
+        point: &Path,
+        size: Option<u64>,
+    ) -> io::Result<()> {
+        let failed = || naming("mount on", point);
         let (real, node) = self.get(point, true).map_err(failed())?;
-        if node.kind != EntryKind::Directory {
+        let kind = node.kind;
+        if kind != EntryKind::Directory && fs_type != "bind" {
             return Err(failed()(Errno::NOTDIR));
         }
         let mut covered = self.take_below(&real);
-        let root = self.node(EntryKind::Directory, 0o1777);
+        let root = self.node(kind, 0o1777);
         if let Some(old) = self.nodes.insert(real.clone(), root) {
             covered.insert(real.clone(), old);
         }
+        let device = real.display().to_string();
         self.mounts.push(Mounted {
             point: real,
+            fs_type,
+            device,
             size,
             covered,
             busy: false,
         });
+        Ok(())
+    }
+
+    /// A bind mount of something mounted is of the same file system.
+    pub fn bind(&mut self, source: &Path, point: &Path) -> io::Result<()> {
+        let real = self
+            .resolve(source, true)
+            .map_err(naming("bind mount", source))?;
+        let of = self.mounts.iter().filter(|m| real.starts_with(&m.point));
+        let device = of.max_by_key(|m| m.point.as_os_str().len());
+        let device = device.map_or("disk".to_owned(), |m| m.device.clone());
+        self.mount_as("bind", point, None)?;
+        if let Some(mounted) = self.mounts.last_mut() {
+            mounted.device = device;
+        }
         Ok(())
     }
 
@@ -367,8 +400,12 @@ impl Disk {
                 true => dir.to_owned(),
                 false => dir.join(rest),
             };
-            let fs_type = "tmpfs".to_owned();
-            Some(Mount { point, fs_type })
+            let fs_type = m.fs_type.to_owned();
+            Some(Mount {
+                point,
+                fs_type,
+                device: m.device.clone(),
+            })
         });
         Ok(found.collect())
     }
@@ -388,6 +425,12 @@ impl Disk {
             .iter()
             .rfind(|m| m.point == point)
             .and_then(|m| m.size)
+    }
+
+    /// Every node at and below a real path.
+    pub fn each_below(&mut self, real: &Path, mut change: impl FnMut(&mut Node)) {
+        let at_or_below = self.nodes.iter_mut().filter(|(p, _)| p.starts_with(real));
+        at_or_below.for_each(|(_, node)| change(node));
     }
 
     pub fn paths(&self) -> Vec<PathBuf> {

@@ -110,6 +110,14 @@ impl MemoryFiles {
         lock(&self.shared).disk.node_at(path).map(|n| n.mode)
     }
 
+    pub fn owner(&self, path: &Path) -> Option<u32> {
+        lock(&self.shared).disk.node_at(path).map(|n| n.owner)
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     pub fn group(&self, path: &Path) -> Option<u32> {
         lock(&self.shared).disk.node_at(path).map(|n| n.group)
     }

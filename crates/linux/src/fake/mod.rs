@@ -7,6 +7,9 @@ mod cgroups;
 mod disk;
 mod files;
 mod mounts;
+mod space;
+mod tools;
+mod trees;
 
 use std::future::pending;
 use std::io;
@@ -19,6 +22,8 @@ use jiff::{SignedDuration, Timestamp};
 pub use cgroups::MemoryCgroups;
 pub use files::MemoryFiles;
 pub use mounts::MemoryMounts;
+pub use space::MemorySpace;
+pub use tools::FakeTools;
 
 use crate::clock::WallClock;
 use disk::Disk;

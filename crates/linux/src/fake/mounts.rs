@@ -6,6 +6,9 @@ use std::path::Path;
 use async_trait::async_trait;
 
 use super::{Shared, call, lock};
+use crate::failure::naming;
+use crate::files::EntryKind;
+use crate::group::leads_outside;
 use crate::mounts::{Mount, Mounts};
 
 /// Mounts in memory. Clones share them.
@@ -43,8 +46,62 @@ impl Mounts for MemoryMounts {
         call(&self.shared, "tmpfs", point, |disk| disk.mount(point, size)).await
     }
 
+    async fn hugetlbfs(&self, point: &Path, page_size: u64) -> io::Result<()> {
+        call(&self.shared, "hugetlbfs", point, |disk| {
+            disk.mount_as("hugetlbfs", point, Some(page_size))
+        })
+        .await
+    }
+
+    async fn bind(&self, source: &Path, point: &Path, _: bool) -> io::Result<()> {
+        call(&self.shared, "bind", point, |disk| {
+            disk.entry(source, true)?;
+            disk.bind(source, point)
+        })
+        .await
+    }
+
+    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> io::Result<()> {
+        call(&self.shared, "bind_below", point, |disk| {
+            let source = top.join(relative);
+            let real = disk
+                .resolve(&source, true)
+                .map_err(naming("open", &source))?;
+            if !real.starts_with(top) {
+                return Err(leads_outside(&source));
+            }
+            if disk.entry(&source, true).is_err() {
+                let mode = disk.node_at(top).map_or(0o755, |n| n.mode);
+                disk.create_dir_all(&source, mode)?;
+            }
+            if !disk.mounts_below(point)?.is_empty() {
+                return Ok(());
+            }
+            match disk.entry(&source, true)?.kind {
+                EntryKind::Directory => disk.create_dir_all(point, 0o750)?,
+                _ => {
+                    if let Some(parent) = point.parent() {
+                        disk.create_dir_all(parent, 0o750)?;
+                    }
+                    let node = disk.node(EntryKind::File, 0o640);
+                    disk.put(point, node, "create")?;
+                }
+            }
+            disk.bind(&source, point)
+        })
+        .await
+    }
+
     async fn unmount(&self, point: &Path) -> io::Result<()> {
         call(&self.shared, "unmount", point, |disk| disk.unmount(point)).await
+    }
+
+    async fn detach(&self, point: &Path) -> io::Result<()> {
+        call(&self.shared, "detach", point, |disk| {
+            disk.set_busy(point, false);
+            disk.unmount(point)
+        })
+        .await
     }
 
     async fn holders(&self, point: &Path) -> Vec<String> {

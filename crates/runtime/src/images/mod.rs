@@ -1,22 +1,30 @@
-//! Images: that a container's image is on the node before the container is made.
+//! Images: that a container's image is on the node before the container is made, that the pod may have it, and that
+//! images nobody uses go.
 
+pub mod gc;
+mod identity;
 mod policy;
 mod pull;
+mod queue;
+mod rate;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use krablet_core::Mono;
-use krablet_core::backoff::{Backoff, PullBackoff, go_duration, pull_event};
+use krablet_core::backoff::PullBackoff;
 use krablet_core::start::{self, StartError};
 use krablet_cri::{Error as CriError, ImageService, v1};
 use krablet_events::{Recorder, Subject, reason};
-use krablet_metrics::{RuntimeMetrics, image_size_class};
+use krablet_images::{Keychain, PullRecords, Standing};
+use krablet_metrics::RuntimeMetrics;
 use krablet_pod::PodUid;
 use tokio::time::Instant;
 
-pub(crate) use policy::{PullPolicy, with_default_tag};
-use pull::PullLimits;
+pub(crate) use identity::PullIdentity;
+pub(crate) use krablet_images::reference::with_default_tag;
+pub(crate) use policy::PullPolicy;
+use queue::PullQueue;
+use rate::PullRate;
 
 use crate::config::{ImageSettings, RuntimeDeps};
 
@@ -50,7 +58,8 @@ impl ImageFailure {
 
 /// Whose image, and what for.
 pub(crate) struct ImageRequest<'a> {
-    pub pod: &'a PodUid,
+    pub uid: &'a PodUid,
+    pub identity: &'a PullIdentity,
     pub subject: Subject,
     /// As the spec names it.
     pub image: &'a str,
@@ -64,9 +73,13 @@ pub(crate) struct Images {
     service: Arc<dyn ImageService>,
     recorder: Recorder,
     epoch: Instant,
-    limits: PullLimits,
+    queue: PullQueue,
+    rate: PullRate,
     back_off: Mutex<PullBackoff>,
     metrics: RuntimeMetrics,
+    keychain: Arc<Keychain>,
+    /// None: whoever runs on the node may have what is on it.
+    records: Option<Arc<PullRecords>>,
 }
 
 impl Images {
@@ -75,9 +88,12 @@ impl Images {
             service: deps.images.clone(),
             recorder: deps.recorder.clone(),
             epoch: deps.epoch,
-            limits: PullLimits::new(settings),
+            queue: PullQueue::new(settings),
+            rate: PullRate::new(settings),
             back_off: Mutex::default(),
             metrics: deps.metrics.clone(),
+            keychain: deps.keychain.clone(),
+            records: deps.pull_records.clone(),
         }
     }
 
@@ -107,43 +123,53 @@ impl Images {
         self.service.image_status(spec).await
     }
 
-    /// Makes sure the image is there, pulling it if the policy says so.
-    pub(crate) async fn ensure(
+    /// Whether more than the runtime and the disk may be asked about an image that is there.
+    pub(crate) fn may_ask_around(&self) -> bool {
+        self.records.is_some() && self.keychain.has_providers()
+    }
+
+    /// The image, if it is on the node, the policy allows that, and so the pod may have it.
+    pub(crate) async fn at_hand(
         &self,
-        request: ImageRequest<'_>,
-    ) -> Result<ReadyImage, ImageFailure> {
-        let name = with_default_tag(request.image).map_err(|why| {
-            let message = format!(
-                "Failed to apply default image tag {:?}: {why}",
-                request.image
-            );
-            self.warn(&request, reason::INSPECT_FAILED, &message);
-            ImageFailure::new(start::INVALID_IMAGE_NAME, message)
-        })?;
-        if request.policy != PullPolicy::Always
-            && let Some(image) = self.present(&request, &name).await?
-        {
-            let message = format!(
-                "Container image {:?} already present on machine and can be accessed by the pod",
-                request.image
-            );
-            self.recorder
-                .normal(request.subject.clone(), reason::PULLED, message);
-            return Ok(ReadyImage {
-                reference: image.id.clone(),
-                image: Some(image),
-            });
+        request: &ImageRequest<'_>,
+    ) -> Result<Option<ReadyImage>, ImageFailure> {
+        let name = self.full_name(request)?;
+        if request.policy == PullPolicy::Always {
+            return Ok(None);
         }
+        match self.present(request, &name).await? {
+            Some(image) => self.if_accessible(request, &name, image).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Pulls an image that is not at hand, if the policy says so. Takes as long as the registry does.
+    pub(crate) async fn bring(
+        &self,
+        request: &ImageRequest<'_>,
+    ) -> Result<ReadyImage, ImageFailure> {
+        let name = self.full_name(request)?;
         if request.policy == PullPolicy::Never {
+            // One that is there and is not for this pod is not there, as far as the pod can tell.
             let message = format!(
                 "Container image {:?} is not present with pull policy of Never",
                 request.image
             );
-            self.warn(&request, reason::ERR_IMAGE_NEVER_PULL, &message);
+            self.warn(request, reason::ERR_IMAGE_NEVER_PULL, &message);
             return Err(ImageFailure::new(start::ERR_IMAGE_NEVER_PULL, message));
         }
-        self.check_back_off(&request)?;
-        self.pull(&request, &name).await
+        self.pull(request, &name).await
+    }
+
+    fn full_name(&self, request: &ImageRequest<'_>) -> Result<String, ImageFailure> {
+        with_default_tag(request.image).map_err(|why| {
+            let message = format!(
+                "Failed to apply default image tag {:?}: {why}",
+                request.image
+            );
+            self.warn(request, reason::INSPECT_FAILED, &message);
+            ImageFailure::new(start::INVALID_IMAGE_NAME, message)
+        })
     }
 
     fn warn(&self, request: &ImageRequest<'_>, reason: &'static str, message: &str) {
@@ -166,143 +192,41 @@ impl Images {
         })
     }
 
-    fn check_back_off(&self, request: &ImageRequest<'_>) -> Result<(), ImageFailure> {
-        let now = self.now();
-        let (decision, message) = self.back_off(|table| {
-            (
-                table.check(request.pod, request.image, now),
-                table.waiting_message(request.pod, request.image),
-            )
-        });
-        let Backoff::Wait { until, .. } = decision else {
-            return Ok(());
-        };
-        self.recorder.normal(
-            request.subject.clone(),
-            reason::BACK_OFF,
-            pull_event(request.image),
-        );
-        let mut failure = ImageFailure::new(start::IMAGE_PULL_BACK_OFF, message);
-        failure.retry_at = Some(until);
-        Err(failure)
-    }
-
-    async fn pull(
+    /// An image that is there, if the pod may have it without asking its registry.
+    async fn if_accessible(
         &self,
         request: &ImageRequest<'_>,
         name: &str,
-    ) -> Result<ReadyImage, ImageFailure> {
-        let image = request.image;
-        self.recorder.normal(
-            request.subject.clone(),
-            reason::PULLING,
-            format!("Pulling image {image:?}"),
-        );
-        let asked = Instant::now();
-        let turn = self.limits.turn().await;
-        let begun = Instant::now();
-        let pulled = if self.limits.may_begin() {
-            let spec = v1::ImageSpec {
-                image: name.to_string(),
-                annotations: request.sandbox.annotations.clone(),
-                ..v1::ImageSpec::default()
-            };
-            let sandbox = Some(request.sandbox.clone());
-            let pulled = self.service.pull_image(spec, None, sandbox).await;
-            pulled.map_err(|e| (e.to_string(), e.message))
-        } else {
-            let text = "pull QPS exceeded".to_string();
-            Err((text.clone(), text))
+        image: v1::Image,
+    ) -> Result<Option<ReadyImage>, ImageFailure> {
+        let (accessible, and) = match &self.records {
+            Some(records) => {
+                let accessible = match records.standing(request.image, &image.id).await {
+                    Standing::Free => true,
+                    Standing::Unknown => false,
+                    Standing::Known(known) => {
+                        let held = self.credentials(request, name).await?;
+                        records
+                            .allows(request.image, &image.id, &known, &held)
+                            .await
+                    }
+                };
+                (accessible, " and can be accessed by the pod")
+            }
+            None => (true, ""),
         };
-        let reference = match pulled {
-            Ok(reference) => reference,
-            Err((text, bare)) => return Err(self.pull_failed(request, &text, &bare)),
-        };
-        // The size is for the event alone; whoever needs the image's user asks again.
-        let found = self.look(name).await.ok().flatten();
-        let took = begun.elapsed();
-        drop(turn);
-        let size = found.as_ref().map_or(0, |i| i.size);
-        self.metrics
-            .image_pull_duration
-            .observe_duration(&[image_size_class(size)], asked.elapsed());
+        if !accessible {
+            return Ok(None);
+        }
         let message = format!(
-            "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {size} bytes.",
-            in_millis(took),
-            in_millis(asked.elapsed()),
+            "Container image {:?} already present on machine{and}",
+            request.image
         );
         self.recorder
             .normal(request.subject.clone(), reason::PULLED, message);
-        Ok(ReadyImage {
-            reference,
-            image: found,
-        })
-    }
-
-    fn pull_failed(&self, request: &ImageRequest<'_>, text: &str, bare: &str) -> ImageFailure {
-        let image = request.image;
-        self.warn(
-            request,
-            reason::FAILED,
-            &format!("Failed to pull image {image:?}: {text}"),
-        );
-        let (reason, message) = classify(image, text, bare);
-        let now = self.now();
-        self.back_off(|table| {
-            table.failed(request.pod, image, &format!("{reason}: {message}"), now)
-        });
-        ImageFailure::new(reason, message)
-    }
-}
-
-/// Runtimes name two kinds of failure at the start of their message.
-fn classify(image: &str, text: &str, bare: &str) -> (&'static str, String) {
-    let known = [
-        (start::REGISTRY_UNAVAILABLE, "the registry is unavailable"),
-        (
-            start::SIGNATURE_VALIDATION_FAILED,
-            "the signature validation failed",
-        ),
-    ];
-    for (reason, because) in known {
-        let detail = text.strip_prefix(reason).or(bare.strip_prefix(reason));
-        if let Some(detail) = detail {
-            let message = format!("image pull failed for {image} because {because}{detail}");
-            return (reason, message);
-        }
-    }
-    (start::ERR_IMAGE_PULL, text.to_string())
-}
-
-fn in_millis(d: Duration) -> String {
-    go_duration(Duration::from_millis(
-        u64::try_from(d.as_millis()).unwrap_or(u64::MAX),
-    ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failures_are_told_apart_by_their_first_word() {
-        let cases = [
-            ("rpc error: x", "x", start::ERR_IMAGE_PULL, "rpc error: x"),
-            (
-                "rpc error: code = Unknown desc = RegistryUnavailable: 503",
-                "RegistryUnavailable: 503",
-                start::REGISTRY_UNAVAILABLE,
-                "image pull failed for i because the registry is unavailable: 503",
-            ),
-            (
-                "SignatureValidationFailed: bad",
-                "SignatureValidationFailed: bad",
-                start::SIGNATURE_VALIDATION_FAILED,
-                "image pull failed for i because the signature validation failed: bad",
-            ),
-        ];
-        for (text, bare, reason, message) in cases {
-            assert_eq!(classify("i", text, bare), (reason, message.to_string()));
-        }
+        Ok(Some(ReadyImage {
+            reference: image.id.clone(),
+            image: Some(image),
+        }))
     }
 }

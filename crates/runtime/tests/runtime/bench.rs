@@ -8,9 +8,12 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use krablet_core::probe::Verdicts;
 use krablet_events::Recorder;
-use krablet_linux::WallClock;
+use krablet_images::{PullRecords, Verification};
+use krablet_linux::fake::MemoryFiles;
+use krablet_linux::{EntryKind, WallClock};
 use krablet_metrics::RuntimeMetrics;
 use krablet_net::{GrpcHealth, HttpGet, HttpResponse, Net, NetError};
+use krablet_objects::{FakeObjects, FakeServices};
 use krablet_pod::api::{Container, Lifecycle, LifecycleHandler, Pod, PodSpec};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::paths::RootDir;
@@ -91,6 +94,7 @@ pub fn config() -> RuntimeConfig {
         restart_rules: true,
         restart_all: true,
         stop_signals: false,
+        env_files: true,
         starts_in_flight: 2,
         seed: 7,
     }
@@ -100,10 +104,22 @@ pub struct Bench {
     pub world: World,
     pub files: Arc<MemFiles>,
     pub net: Arc<FakeNet>,
+    pub objects: FakeObjects,
+    pub services: FakeServices,
     pub recorder: Recorder,
     pub runtime: PodRuntime,
     pub metrics: RuntimeMetrics,
+    pub records: Arc<PullRecords>,
+    pub clock: Arc<dyn WallClock>,
     told: Mutex<u64>,
+}
+
+/// A disk for mounts, with one volume on it.
+fn disk_with_volume() -> MemoryFiles {
+    let disk = MemoryFiles::default();
+    let volume = std::path::Path::new("/vol");
+    disk.put(volume, EntryKind::Directory).unwrap();
+    disk
 }
 
 impl Bench {
@@ -118,19 +134,34 @@ impl Bench {
         let world = World::new(files.clone());
         world.has_image("img:1");
         let net = Arc::new(FakeNet::default());
+        let objects = FakeObjects::new();
+        let services = FakeServices::new(Vec::new());
         let clock = Arc::new(Clock(world.clone()));
+        let wall = Clock(world.clone());
         let recorder = {
             let clock = clock.clone();
             Recorder::new(move || clock.now())
         };
         let metrics = RuntimeMetrics::default();
+        let records = Arc::new(PullRecords::new(
+            Verification::default(),
+            config.paths.root.path(),
+            files.clone(),
+            clock.clone(),
+        ));
         let runtime = PodRuntime::build(
             config,
             RuntimeDeps {
                 runtime: Arc::new(world.clone()),
                 images: Arc::new(world.clone()),
                 files: files.clone(),
+                mounts: Arc::new(disk_with_volume().mounts()),
                 net: net.clone(),
+                objects: Arc::new(objects.clone()),
+                services: Arc::new(services.clone()),
+                keychain: Arc::default(),
+                pull_records: Some(records.clone()),
+                classes: krablet_runtime::RuntimeClasses::default(),
                 recorder: recorder.clone(),
                 clock,
                 metrics: metrics.clone(),
@@ -141,9 +172,13 @@ impl Bench {
             world,
             files,
             net,
+            objects,
+            services,
             recorder,
             runtime,
             metrics,
+            records,
+            clock: Arc::new(wall),
             told: Mutex::new(0),
         }
     }

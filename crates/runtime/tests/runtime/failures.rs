@@ -129,7 +129,7 @@ async fn configs_that_cannot_be_made() {
         ..VolumeMount::default()
     }]);
     let cases = [
-        (secret, "couldn't get secret ns/s, no kubeClient defined"),
+        (secret, "secret \"s\" not found"),
         (
             volume,
             "cannot find volume \"gone\" to mount into container \"a\"",
@@ -198,8 +198,10 @@ async fn mounts_reach_the_runtime() {
     }]);
     let volumes = [VolumeSource {
         name: "data".into(),
+        spec_name: "data".into(),
         host_path: "/vol".into(),
         read_only: true,
+        ..VolumeSource::default()
     }];
     bench
         .sync_with(&pod(vec![], vec![c]), &Verdicts::new(), &volumes)
@@ -218,7 +220,7 @@ async fn mounts_reach_the_runtime() {
             ("/dev/termination-log", false)
         ]
     );
-    assert_eq!(mounts[0].host_path, "/vol/sub");
+    assert_eq!(mounts[0].host_path, "/root/pods/u/volume-subpaths/data/a/0");
     assert_eq!(mounts[1].host_path, "/root/pods/u/etc-hosts");
     let file = mounts[2]
         .host_path

@@ -4,10 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod bench;
+mod environment;
 mod failures;
 mod files;
+mod image_gc;
 mod images;
 mod kill;
 mod order;
+mod pull_secrets;
 mod starts;
 mod world;

@@ -50,6 +50,8 @@ pub struct State {
     pub images: BTreeMap<String, v1::Image>,
     /// In the registry, and how long a pull takes.
     pub remote: BTreeMap<String, Duration>,
+    /// The password the registry wants to hear, by image.
+    pub passwords: BTreeMap<String, String>,
     /// Seconds a container takes to end, by name.
     pub slow_to_stop: BTreeMap<String, u64>,
     pub faults: Vec<Fault>,
@@ -90,6 +92,7 @@ impl World {
     pub fn has_image(&self, name: &str) {
         let image = v1::Image {
             id: format!("sha256:{name}"),
+            repo_tags: vec![name.into()],
             size: 42,
             uid: Some(v1::Int64Value { value: 0 }),
             ..v1::Image::default()
@@ -433,7 +436,14 @@ impl RuntimeService for World {
         &self,
         _filter: Option<v1::ContainerFilter>,
     ) -> Result<Vec<v1::Container>> {
-        unused("ListContainers")
+        let state = self.state();
+        let listed = |c: &FakeContainer| v1::Container {
+            id: c.id.clone(),
+            image: c.config.image.clone(),
+            image_ref: c.config.image.as_ref().map_or("", |i| &i.image).to_owned(),
+            ..v1::Container::default()
+        };
+        Ok(state.containers.iter().map(listed).collect())
     }
 
     async fn container_status(&self, id: &str) -> Result<v1::ContainerStatus> {
@@ -496,7 +506,8 @@ impl RuntimeService for World {
 #[async_trait]
 impl ImageService for World {
     async fn list_images(&self) -> Result<Vec<v1::Image>> {
-        unused("ListImages")
+        self.faulty("ListImages", false)?;
+        Ok(self.state().images.values().cloned().collect())
     }
 
     async fn image_status(&self, image: v1::ImageSpec) -> Result<Option<v1::Image>> {
@@ -507,10 +518,15 @@ impl ImageService for World {
     async fn pull_image(
         &self,
         image: v1::ImageSpec,
-        _auth: Option<v1::AuthConfig>,
+        auth: Option<v1::AuthConfig>,
         _sandbox_config: Option<v1::PodSandboxConfig>,
     ) -> Result<String> {
         self.write(format!("PullImage {}", image.image));
+        let wanted = self.state().passwords.get(&image.image).cloned();
+        if wanted.is_some() && wanted != auth.map(|a| a.password) {
+            let text = format!("pull access denied for {}", image.image);
+            return Err(Error::new("PullImage", Code::Unknown, text));
+        }
         self.faulty("PullImage", false)?;
         let takes = self.state().remote.get(&image.image).copied();
         let Some(takes) = takes else {
@@ -527,12 +543,25 @@ impl ImageService for World {
         Ok(format!("sha256:{}", image.image))
     }
 
-    async fn remove_image(&self, _image: v1::ImageSpec) -> Result<()> {
-        unused("RemoveImage")
+    async fn remove_image(&self, image: v1::ImageSpec) -> Result<()> {
+        self.write(format!("RemoveImage {}", image.image));
+        self.faulty("RemoveImage", false)?;
+        self.state().images.retain(|_, i| i.id != image.image);
+        Ok(())
     }
 
     async fn image_fs_info(&self) -> Result<v1::ImageFsInfoResponse> {
-        unused("ImageFsInfo")
+        self.faulty("ImageFsInfo", false)?;
+        let usage = v1::FilesystemUsage {
+            fs_id: Some(v1::FilesystemIdentifier {
+                mountpoint: "/images".into(),
+            }),
+            ..v1::FilesystemUsage::default()
+        };
+        Ok(v1::ImageFsInfoResponse {
+            image_filesystems: vec![usage],
+            ..v1::ImageFsInfoResponse::default()
+        })
     }
 }
 

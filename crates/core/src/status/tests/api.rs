@@ -118,6 +118,117 @@ fn an_end_is_never_taken_back_and_never_ready() {
     );
 }
 
+/// `main c1 x2 run`: the container's name, its id or `-`, its restarts, its state.
+fn container(text: &str) -> ContainerStatus {
+    let [name, id, restarts, state] = words(text);
+    let id = Some(id).filter(|id| *id != "-");
+    let state = match state {
+        "run" => json!({"running": {}}),
+        "end" => json!({"terminated": {"exitCode": 1}}),
+        _ => json!({"waiting": {}}),
+    };
+    let restarts: i32 = restarts.trim_start_matches('x').parse().unwrap();
+    serde_json::from_value(json!({
+        "name": name, "image": "", "imageID": "", "ready": false,
+        "containerID": id, "restartCount": restarts, "state": state,
+    }))
+    .unwrap()
+}
+
+fn words(text: &str) -> [&str; 4] {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.try_into().unwrap()
+}
+
+fn container_text(status: &ContainerStatus) -> String {
+    let id = status.container_id.as_deref().unwrap_or("-");
+    let state = match &status.state {
+        Some(state) if state.running.is_some() => "run",
+        Some(state) if state.terminated.is_some() => "end",
+        _ => "wait",
+    };
+    format!("{} {id} x{} {state}", status.name, status.restart_count)
+}
+
+#[test]
+fn what_was_told_of_containers_stays() {
+    let cases = r"
+        a c1 x2 run | a c2 x1 run | a c2 x2 run
+        a c1 x1 end | a c2 x2 run | a c2 x2 run
+        a c1 x1 end | a c1 x1 end | a c1 x1 end
+        a c1 x3 end | a - x0 wait | a c1 x3 end
+        a c1 x0 run | a - x0 wait | a - x0 wait
+        a - x0 end | a - x0 wait | a - x0 wait
+        b c1 x5 end | a - x0 wait | a - x0 wait
+        ";
+    type List = fn(&mut PodStatus) -> &mut Option<Vec<ContainerStatus>>;
+    let lists: [List; 2] = [
+        |status| &mut status.container_statuses,
+        |status| &mut status.init_container_statuses,
+    ];
+    for list in lists {
+        let of = |text: &str| {
+            let mut status = PodStatus::default();
+            *list(&mut status) = Some(vec![container(text)]);
+            status
+        };
+        check_all(table(cases).map(|(api, ours, expected)| {
+            let mut merged = merge_for_api(&MergeInputs {
+                api_pod: &api_pod(of(api)),
+                ours: &of(ours),
+                could_have_running_containers: true,
+                now: at(3),
+            });
+            let merged = list(&mut merged).take().unwrap_or_default();
+            let merged: Vec<String> = merged.iter().map(container_text).collect();
+            (format!("{api} | {ours}"), expected, merged.join(", "))
+        }));
+    }
+}
+
+#[test]
+fn a_start_that_was_told_stays() {
+    let of = |second: Option<i64>| PodStatus {
+        start_time: second.map(|s| whole_seconds(at(s))),
+        ..PodStatus::default()
+    };
+    for (api, ours, expected) in [
+        (None, None, None),
+        (None, Some(2), Some(2)),
+        (Some(1), None, Some(1)),
+        (Some(1), Some(2), Some(1)),
+    ] {
+        let merged = merge_for_api(&MergeInputs {
+            api_pod: &api_pod(of(api)),
+            ours: &of(ours),
+            could_have_running_containers: true,
+            now: at(3),
+        });
+        assert_eq!(merged, of(expected), "{api:?} {ours:?}");
+    }
+}
+
+#[test]
+fn ends_are_held_back_while_something_could_run() {
+    for (api, ours, could_run, held_back) in [
+        ("Running", "Failed", true, true),
+        ("Running", "Succeeded", true, true),
+        ("-", "Failed", true, true),
+        ("Running", "Failed", false, false),
+        ("Running", "Running", true, false),
+        ("Failed", "Failed", true, false),
+        ("Failed", "Running", true, false),
+    ] {
+        let inputs = MergeInputs {
+            api_pod: &api_pod(status(api, 1)),
+            ours: &status(ours, 2),
+            could_have_running_containers: could_run,
+            now: at(3),
+        };
+        assert_eq!(is_held_back(&inputs), held_back, "{api} {ours} {could_run}");
+    }
+}
+
 #[test]
 fn claims_are_not_ours() {
     let claims = |names: &[&str]| -> PodStatus {
@@ -148,6 +259,7 @@ fn only_differences_in_our_words_need_an_update() {
             Running Ready=True | Running | yes
             Running DisruptionTarget=True | Running | yes
             Running !Why | Running | yes
+            - | - | no
             ",
         )
         .map(|(api, ours, expected)| {
@@ -208,6 +320,7 @@ fn ready_and_over_are_urgent() {
             Running Ready=True | Running Ready=False | yes
             Running | Succeeded | yes
             Succeeded | Succeeded | no
+            Succeeded Ready=False | Running Ready=False | no
             ",
         )
         .map(|(api, ours, expected)| {
@@ -215,6 +328,65 @@ fn ready_and_over_are_urgent() {
             let got = if urgent { "yes" } else { "no" };
             (format!("{api} | {ours}"), expected, got.to_owned())
         }),
+    );
+    // Of one that was never told of, only what differs from nothing.
+    for (ours, urgent) in [
+        ("Pending Ready=False", false),
+        ("Running Ready=True", true),
+        ("Failed", true),
+    ] {
+        assert_eq!(is_urgent(None, &status(ours, 2)), urgent, "{ours}");
+    }
+}
+
+/// What is empty and says nothing is left out, what is empty and says something is not.
+#[test]
+fn one_form_for_what_is_the_same() {
+    let form = |status: serde_json::Value| {
+        let status: PodStatus = serde_json::from_value(status).unwrap();
+        canonical(&status).to_string()
+    };
+    let container = |more: serde_json::Value| {
+        let mut status =
+            json!({"name": "a", "image": "", "imageID": "", "ready": false, "restartCount": 0});
+        for (key, value) in more.as_object().unwrap() {
+            status[key] = value.clone();
+        }
+        form(json!({"containerStatuses": [status]}))
+    };
+    let plain = container(json!({}));
+    for silent in [
+        json!({"state": {}, "lastState": {}}),
+        json!({"allocatedResources": {}}),
+        json!({"resources": {}}),
+        json!({"containerID": ""}),
+        json!({"volumeMounts": []}),
+    ] {
+        let told = container(silent.clone());
+        match silent.get("resources") {
+            // Somebody asked for none: that is something.
+            Some(_) => assert_ne!(told, plain, "{silent}"),
+            None => assert_eq!(told, plain, "{silent}"),
+        }
+    }
+    let mounts = |read_only: bool| {
+        let mount = json!({"name": "v", "mountPath": "/v", "readOnly": read_only});
+        container(json!({"volumeMounts": [mount]}))
+    };
+    assert!(!mounts(false).contains("readOnly"));
+    assert!(mounts(true).contains("readOnly"));
+    let ended = |signal: i32| {
+        container(json!({"state": {"terminated": {"exitCode": 0, "signal": signal}}}))
+    };
+    assert!(ended(0).contains("exitCode") && !ended(0).contains("signal"));
+    assert!(ended(9).contains("signal"));
+    assert_eq!(
+        form(json!({"resources": {"requests": {"cpu": "1000m"}}})),
+        form(json!({"resources": {"requests": {"cpu": "1"}}})),
+    );
+    assert_eq!(
+        form(json!({"startTime": "2020-01-01T00:00:00.9Z"})),
+        form(json!({"startTime": "2020-01-01T00:00:00Z"})),
     );
 }
 

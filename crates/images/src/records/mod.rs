@@ -1,0 +1,394 @@
+//! Who has proven to have a right to an image that is on the node.
+//!
+//! Before a pull an intent is written down, after it with which credentials it succeeded; both in the files a
+//! kubelet keeps, so that one can take over from the other. A pod whose image is there already gets it without
+//! asking the registry only if the record says that it may.
+
+mod record;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use krablet_linux::{EntryKind, Files, WallClock};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+
+pub use record::Credentials as RecordedCredentials;
+use record::{Intent, PulledRecord};
+
+use crate::keyring::{Credential, hex};
+use crate::reference;
+
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+/// A record with a hundred secrets has some twenty kilobytes.
+const LIMIT: usize = 1 << 20;
+const PREFIX: &str = "sha256-";
+
+/// `imagePullCredentialsVerificationPolicy`: for which images that are there a right must be proven.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Verification {
+    NeverVerify,
+    /// For those an agent has pulled.
+    #[default]
+    NeverVerifyPreloadedImages,
+    /// For all but these; a name may end in `/*`.
+    NeverVerifyAllowlistedImages(Vec<String>),
+    AlwaysVerify,
+}
+
+impl Verification {
+    /// `None`: there is no such policy.
+    pub fn parse(policy: &str, allowlist: &[String]) -> Option<Self> {
+        Some(match policy {
+            "NeverVerify" => Self::NeverVerify,
+            "" | "NeverVerifyPreloadedImages" => Self::NeverVerifyPreloadedImages,
+            "NeverVerifyAllowlistedImages" => {
+                Self::NeverVerifyAllowlistedImages(allowlist.to_vec())
+            }
+            "AlwaysVerify" => Self::AlwaysVerify,
+            _ => return None,
+        })
+    }
+
+    fn asks(&self, image: &str, pulled_by_agent: bool) -> bool {
+        match self {
+            Self::NeverVerify => false,
+            Self::NeverVerifyPreloadedImages => pulled_by_agent,
+            Self::NeverVerifyAllowlistedImages(list) => {
+                let name = reference::bare(image).unwrap_or(image);
+                !list.iter().any(|pattern| match pattern.strip_suffix('*') {
+                    Some(prefix) => name.starts_with(prefix),
+                    None => name == pattern,
+                })
+            }
+            Self::AlwaysVerify => true,
+        }
+    }
+}
+
+/// What must be known of a pod before it gets an image that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing.
+    Free,
+    /// That it has one of these credentials.
+    Known(RecordedCredentials),
+    /// That its registry lets it pull.
+    Unknown,
+}
+
+/// Something is wrong with the files.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct RecordError {
+    path: PathBuf,
+    problem: String,
+}
+
+impl RecordError {
+    fn new(path: &Path, problem: impl ToString) -> Self {
+        Self {
+            path: path.to_owned(),
+            problem: problem.to_string(),
+        }
+    }
+}
+
+pub struct PullRecords {
+    policy: Verification,
+    pulling: PathBuf,
+    pulled: PathBuf,
+    files: Arc<dyn Files>,
+    clock: Arc<dyn WallClock>,
+    /// Pulls under way, by image.
+    intents: Arc<Mutex<BTreeMap<String, u32>>>,
+    /// A record is read, changed and written by one at a time.
+    writing: tokio::sync::Mutex<()>,
+}
+
+/// A pull that was announced. Dropped without an end, its file stays, and says that the image, should it
+/// turn out to be there, came from us.
+pub struct PullIntent {
+    image: String,
+    intents: Arc<Mutex<BTreeMap<String, u32>>>,
+}
+
+impl Drop for PullIntent {
+    fn drop(&mut self) {
+        let mut intents = lock(&self.intents);
+        if let Some(count) = intents.get_mut(&self.image) {
+            *count -= 1;
+            if *count == 0 {
+                intents.remove(&self.image);
+            }
+        }
+    }
+}
+
+impl PullRecords {
+    /// `root` is the agent's root directory.
+    pub fn new(
+        policy: Verification,
+        root: &Path,
+        files: Arc<dyn Files>,
+        clock: Arc<dyn WallClock>,
+    ) -> Self {
+        let dir = root.join("image_manager");
+        Self {
+            policy,
+            pulling: dir.join("pulling"),
+            pulled: dir.join("pulled"),
+            files,
+            clock,
+            intents: Arc::default(),
+            writing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// How a pod that asks for `image` stands to the image `id` that is there.
+    pub async fn standing(&self, image: &str, id: &str) -> Standing {
+        let (record, ours) = match self.known(image, id).await {
+            Ok(known) => known,
+            Err(error) => {
+                tracing::error!(image, %error, "Unable to access records about image pulls");
+                return Standing::Unknown;
+            }
+        };
+        if !self.policy.asks(image, ours) {
+            return Standing::Free;
+        }
+        let name = reference::bare(image).ok();
+        let credentials = record
+            .zip(name)
+            .and_then(|(mut record, name)| record.credential_mapping.remove(name));
+        match credentials {
+            Some(c) if c.node_pods_accessible => Standing::Free,
+            Some(c) if !c.is_empty() => Standing::Known(c),
+            _ => Standing::Unknown,
+        }
+    }
+
+    /// The image's record, and whether an agent pulled it.
+    async fn known(
+        &self,
+        image: &str,
+        id: &str,
+    ) -> Result<(Option<PulledRecord>, bool), RecordError> {
+        let record = self.record(id).await?;
+        if record.is_some() || lock(&self.intents).contains_key(image) {
+            return Ok((record, true));
+        }
+        let path = self.pulling.join(file_name(image));
+        let intent: Option<Intent> = self.read(&path).await?;
+        Ok((None, intent.is_some_and(|intent| intent.image == image)))
+    }
+
+    /// Whether one of a pod's credentials is among those recorded. One that is known by its place or by its
+    /// content alone is recorded anew.
+    pub async fn allows(
+        &self,
+        image: &str,
+        id: &str,
+        known: &RecordedCredentials,
+        held: &[Credential],
+    ) -> bool {
+        let Some((credential, is_news)) = known.find(held) else {
+            return false;
+        };
+        if is_news {
+            let recorded = RecordedCredentials::of(Some(credential));
+            if let Err(error) = self.record_credentials(image, id, Some(recorded)).await {
+                tracing::error!(image, imageRef = id, %error, "Failed to write an image pulled record");
+            }
+        }
+        true
+    }
+
+    /// To be called before a pull.
+    pub async fn intend(&self, image: &str) -> Result<PullIntent, RecordError> {
+        let path = self.pulling.join(file_name(image));
+        let _writing = self.writing.lock().await;
+        self.write(&self.pulling, &path, &Intent::new(image))
+            .await?;
+        *lock(&self.intents).entry(image.to_owned()).or_default() += 1;
+        Ok(PullIntent {
+            image: image.to_owned(),
+            intents: self.intents.clone(),
+        })
+    }
+
+    /// The pull has succeeded with this credential, or without any.
+    pub async fn pulled(&self, intent: PullIntent, id: &str, used: Option<&Credential>) {
+        let recorded = RecordedCredentials::of(used);
+        let image = intent.image.clone();
+        match self.record_credentials(&image, id, Some(recorded)).await {
+            Ok(()) => self.end(intent).await,
+            // The intent stays, and makes a record of itself when the agent starts the next time.
+            Err(error) => {
+                tracing::error!(imageRef = id, %error, "Failed to write image pulled record");
+            }
+        }
+    }
+
+    /// The pull has failed, or was not tried.
+    pub async fn failed(&self, intent: PullIntent) {
+        self.end(intent).await;
+    }
+
+    async fn end(&self, intent: PullIntent) {
+        let image = intent.image.clone();
+        let _writing = self.writing.lock().await;
+        drop(intent);
+        if lock(&self.intents).contains_key(&image) {
+            return;
+        }
+        let removed = self
+            .files
+            .remove_file(&self.pulling.join(file_name(&image)))
+            .await;
+        if let Err(error) = removed {
+            tracing::error!(image, %error, "Failed to remove image pull intent");
+        }
+    }
+
+    async fn record_credentials(
+        &self,
+        image: &str,
+        id: &str,
+        credentials: Option<RecordedCredentials>,
+    ) -> Result<(), RecordError> {
+        let path = self.pulled.join(file_name(id));
+        let name = reference::bare(image).map_err(|e| RecordError::new(&path, e))?;
+        let _writing = self.writing.lock().await;
+        // One that cannot be read is written anew.
+        let old = self.record(id).await.unwrap_or_else(|error| {
+            tracing::info!(image, %error, "An image pulled record cannot be read");
+            None
+        });
+        let now = self.clock.now();
+        let merged = match old {
+            Some(old) => old.merged(name, credentials, now),
+            None => Some(PulledRecord::new(id, name, credentials, now)),
+        };
+        match merged {
+            Some(record) => self.write(&self.pulled, &path, &record).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn record(&self, id: &str) -> Result<Option<PulledRecord>, RecordError> {
+        let found: Option<PulledRecord> = self.read(&self.pulled.join(file_name(id))).await?;
+        Ok(found.filter(|record| record.image_ref == id))
+    }
+
+    /// Whether an earlier agent left pulls without an end.
+    pub async fn has_intents(&self) -> bool {
+        !self.all::<Intent>(&self.pulling).await.is_empty()
+    }
+
+    /// Intents of an agent that came to no end: images that are there are taken as pulled, by whom nobody knows.
+    /// `images` are the ids of all images with their names.
+    pub async fn settle_intents(&self, images: &[(String, Vec<String>)]) {
+        for (path, intent) in self.all::<Intent>(&self.pulling).await {
+            let listed = reference::listed_name(&intent.image).unwrap_or_default();
+            let is_it = |name: &String| *name == intent.image || *name == listed;
+            let here = images.iter().find(|(_, names)| names.iter().any(is_it));
+            let Some((id, _)) = here else { continue };
+            if let Err(error) = self.record_credentials(&intent.image, id, None).await {
+                tracing::error!(imageRef = id, %error, "Failed to write an image pull record");
+                continue;
+            }
+            let _ = self.files.remove_file(&path).await;
+        }
+    }
+
+    /// Forgets images that are gone. `until` lies before the images were listed: what is younger may be of one
+    /// that came later.
+    pub async fn prune(&self, ids: &[String], until: jiff::Timestamp) {
+        let _writing = self.writing.lock().await;
+        for (path, record) in self.all::<PulledRecord>(&self.pulled).await {
+            if record.is_before(until) && !ids.contains(&record.image_ref) {
+                let removed = self.files.remove_file(&path).await;
+                if let Err(error) = removed {
+                    tracing::error!(imageRef = record.image_ref, %error, "Failed to remove an image pulled record");
+                }
+            }
+        }
+    }
+
+    /// All records of a directory that can be read.
+    async fn all<T: DeserializeOwned + record::Versioned>(&self, dir: &Path) -> Vec<(PathBuf, T)> {
+        let entries = match self.files.list(dir).await {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => {
+                tracing::error!(dir = %dir.display(), %error, "Failed to list records of image pulls");
+                Vec::new()
+            }
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let name = entry.path.file_name().and_then(|n| n.to_str());
+            let ours = name.is_some_and(|n| n.starts_with(PREFIX) && !n.ends_with(".tmp"));
+            if ours
+                && entry.kind == EntryKind::File
+                && let Ok(Some(record)) = self.read(&entry.path).await
+            {
+                found.push((entry.path, record));
+            }
+        }
+        found
+    }
+
+    async fn read<T: DeserializeOwned + record::Versioned>(
+        &self,
+        path: &Path,
+    ) -> Result<Option<T>, RecordError> {
+        let bytes = match self.files.read(path, LIMIT).await {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(RecordError::new(path, e)),
+        };
+        let record: T = serde_json::from_slice(&bytes).map_err(|e| RecordError::new(path, e))?;
+        match record.is_ours() {
+            true => Ok(Some(record)),
+            false => Err(RecordError::new(path, "of another kind or version")),
+        }
+    }
+
+    async fn write(
+        &self,
+        dir: &Path,
+        path: &Path,
+        record: &impl Serialize,
+    ) -> Result<(), RecordError> {
+        let mut bytes = serde_json::to_vec(record).map_err(|e| RecordError::new(path, e))?;
+        bytes.push(b'\n');
+        let mut written = self.files.write_atomic(path, &bytes, FILE_MODE).await;
+        let absent = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
+        if written.as_ref().is_err_and(absent) {
+            let parent = dir.parent().unwrap_or(dir);
+            for dir in [parent, dir] {
+                let made = self.files.create_dir_all(dir, DIR_MODE).await;
+                made.map_err(|e| RecordError::new(dir, e))?;
+            }
+            written = self.files.write_atomic(path, &bytes, FILE_MODE).await;
+        }
+        written.map_err(|e| RecordError::new(path, e))
+    }
+}
+
+fn file_name(text: &str) -> String {
+    format!("{PREFIX}{}", hex(&Sha256::digest(text)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

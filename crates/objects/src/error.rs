@@ -1,0 +1,54 @@
+//! Why there is no object, in the words that statuses and events carry.
+
+use krablet_kube::ApiError;
+
+use crate::{Kind, ObjectKey};
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    #[error("{} {:?} not found", .kind.as_str(), .name)]
+    NotFound { kind: Kind, name: String },
+    /// No pod that is known here refers to it.
+    #[error("object {namespace:?}/{name:?} not registered")]
+    NotRegistered { namespace: String, name: String },
+    /// The server has not told yet.
+    #[error("failed to sync {} cache: {problem}", .kind.as_str())]
+    NotSynced { kind: Kind, problem: String },
+    /// This node has nowhere to take objects from.
+    #[error("couldn't get {} {}/{}, no kubeClient defined", match .0.kind { Kind::ConfigMap => "configMap", Kind::Secret => "secret" }, .0.namespace, .0.name)]
+    NoSource(ObjectKey),
+    /// The server's words.
+    #[error("{0}")]
+    Api(ApiError),
+}
+
+impl ObjectError {
+    pub fn not_found(key: &ObjectKey) -> Self {
+        ObjectError::NotFound {
+            kind: key.kind,
+            name: key.name.clone(),
+        }
+    }
+
+    pub(crate) fn not_registered(key: &ObjectKey) -> Self {
+        ObjectError::NotRegistered {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+        }
+    }
+
+    pub(crate) fn timed_out(key: &ObjectKey) -> Self {
+        ObjectError::NotSynced {
+            kind: key.kind,
+            problem: "timed out waiting for the condition".to_owned(),
+        }
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        match self {
+            ObjectError::NotFound { .. } => true,
+            ObjectError::Api(error) => error.is_not_found(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The kinds of volumes this agent brings along.
+
+use std::sync::Arc;
+
+use crate::content::{Content, ContentDeps, ContentKind, Renderer};
+use crate::disk::{DiskKind, Disks};
+use crate::empty_dir::EmptyDir;
+use crate::host_path::HostPath;
+use crate::image::Image;
+use crate::local::Local;
+use crate::nfs::Nfs;
+use crate::plugin::VolumePlugin;
+use crate::volumes::{VolumesConfig, VolumesDeps};
+
+pub(crate) fn built_in(config: &VolumesConfig, deps: &VolumesDeps) -> Vec<Arc<dyn VolumePlugin>> {
+    let VolumesDeps {
+        files,
+        trees,
+        mounts,
+        tools,
+        ..
+    } = deps.clone();
+    let directories = Arc::new(EmptyDir::new(
+        files.clone(),
+        mounts.clone(),
+        config.node_memory,
+    ));
+    let content = ContentDeps {
+        files: files.clone(),
+        trees: trees.clone(),
+        clock: deps.clock.clone(),
+        directories: directories.clone(),
+        renderer: Arc::new(Renderer {
+            objects: deps.objects.clone(),
+            tokens: deps.tokens.clone(),
+            cluster: deps.cluster.clone(),
+            node: deps.node.clone(),
+            trust_bundles: config.trust_bundles,
+        }),
+    };
+    let content = ContentKind::ALL.map(|kind| {
+        let plugin: Arc<dyn VolumePlugin> = Arc::new(Content::new(kind, content.clone()));
+        plugin
+    });
+    let mut plugins: Vec<Arc<dyn VolumePlugin>> = vec![
+        directories,
+        Arc::new(HostPath::new(files.clone(), config.host_path_deadline)),
+        Arc::new(Image),
+        Arc::new(Local {
+            files: files.clone(),
+            trees,
+            mounts: mounts.clone(),
+        }),
+        Arc::new(Nfs {
+            files,
+            mounts,
+            tools,
+        }),
+    ];
+    plugins.extend(content);
+    let disks = [DiskKind::Iscsi, DiskKind::FibreChannel].map(|kind| {
+        let plugin: Arc<dyn VolumePlugin> = Arc::new(Disks {
+            kind,
+            root: config.root.clone(),
+            files: deps.files.clone(),
+            trees: deps.trees.clone(),
+            mounts: deps.mounts.clone(),
+            tools: deps.tools.clone(),
+        });
+        plugin
+    });
+    plugins.extend(disks);
+    plugins
+}

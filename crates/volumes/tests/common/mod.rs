@@ -1,0 +1,206 @@
+//! A cluster and a node in memory, for volumes to be set up on.
+
+#![allow(dead_code)] // each test uses some of it
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use jiff::SignedDuration;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use krablet_core::admission::NodeView;
+use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
+use krablet_linux::{Files, Mounts, Trees, WallClock};
+use krablet_objects::FakeObjects;
+use krablet_pod::api::{PersistentVolume, PersistentVolumeClaim, Pod};
+use krablet_tokens::{Issuer, Tokens};
+use krablet_volumes::{ClusterObjects, VolumesDeps};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+pub const UID: &str = "u-1";
+
+/// Objects of an API server, by name.
+#[derive(Clone, Default)]
+pub struct FakeCluster(pub Arc<Mutex<Stored>>);
+
+#[derive(Default)]
+pub struct Stored {
+    pub claims: BTreeMap<String, Value>,
+    pub volumes: BTreeMap<String, Value>,
+    pub bundles: BTreeMap<String, String>,
+    pub calls: usize,
+    /// Tokens handed out.
+    pub tokens: usize,
+    pub away: bool,
+}
+
+impl FakeCluster {
+    pub fn with<T>(&self, f: impl FnOnce(&mut Stored) -> T) -> T {
+        f(&mut self.0.lock().unwrap())
+    }
+
+    fn asked<T>(&self, f: impl FnOnce(&mut Stored) -> Result<T, String>) -> Result<T, String> {
+        self.with(|stored| {
+            stored.calls += 1;
+            match stored.away {
+                true => Err("no route to host".to_owned()),
+                false => f(stored),
+            }
+        })
+    }
+}
+
+#[async_trait]
+impl ClusterObjects for FakeCluster {
+    async fn claim(&self, _: &str, name: &str) -> Result<PersistentVolumeClaim, String> {
+        self.asked(|s| {
+            let found = s.claims.get(name).cloned();
+            let found =
+                found.ok_or_else(|| format!("persistentvolumeclaims {name:?} not found"))?;
+            Ok(serde_json::from_value(found).unwrap())
+        })
+    }
+
+    async fn persistent_volume(&self, name: &str) -> Result<PersistentVolume, String> {
+        self.asked(|s| {
+            let found = s.volumes.get(name).cloned();
+            let found = found.ok_or_else(|| format!("persistentvolumes {name:?} not found"))?;
+            Ok(serde_json::from_value(found).unwrap())
+        })
+    }
+
+    async fn trust_bundle(&self, name: &str) -> Result<Option<String>, String> {
+        self.asked(|s| Ok(s.bundles.get(name).cloned()))
+    }
+
+    async fn trust_bundles(&self, _: &str, _: &LabelSelector) -> Result<Vec<String>, String> {
+        self.asked(|s| Ok(s.bundles.values().cloned().collect()))
+    }
+}
+
+struct FakeIssuer(FakeCluster, FixedClock);
+
+#[async_trait]
+impl Issuer for FakeIssuer {
+    async fn issue(&self, _: &str, _: &str, request: TokenRequest) -> Result<TokenRequest, String> {
+        let number = self.0.asked(|s| {
+            s.tokens += 1;
+            Ok(s.tokens)
+        })?;
+        let seconds = request.spec.as_ref().and_then(|s| s.expiration_seconds);
+        let life = SignedDuration::from_secs(seconds.unwrap_or(3600));
+        Ok(TokenRequest {
+            status: Some(TokenRequestStatus {
+                expiration_timestamp: Some(Time(self.1.now() + life)),
+                token: Some(format!("token-{number}")),
+            }),
+            ..request
+        })
+    }
+}
+
+/// Everything around the volumes of a node.
+pub struct World {
+    pub objects: FakeObjects,
+    pub cluster: FakeCluster,
+    pub clock: FixedClock,
+    pub tools: FakeTools,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            objects: FakeObjects::new(),
+            cluster: FakeCluster::default(),
+            clock: FixedClock::default(),
+            tools: FakeTools::default(),
+        }
+    }
+}
+
+impl World {
+    pub fn deps(
+        &self,
+        files: Arc<dyn Files>,
+        trees: Arc<dyn Trees>,
+        mounts: Arc<dyn Mounts>,
+    ) -> VolumesDeps {
+        let issuer = FakeIssuer(self.cluster.clone(), self.clock.clone());
+        let clock = Arc::new(self.clock.clone());
+        let node = NodeView {
+            name: "n1".to_owned(),
+            labels: [("kubernetes.io/hostname".to_owned(), "n1".to_owned())].into(),
+            ..NodeView::default()
+        };
+        VolumesDeps {
+            files,
+            trees,
+            mounts,
+            tools: Arc::new(self.tools.clone()),
+            clock: clock.clone(),
+            objects: Arc::new(self.objects.clone()),
+            cluster: Some(Arc::new(self.cluster.clone())),
+            tokens: Some(Tokens::new(Arc::new(issuer), clock, 1)),
+            node: watch::Sender::new(Arc::new(node)).subscribe(),
+        }
+    }
+
+    pub fn in_memory(&self, files: &MemoryFiles) -> VolumesDeps {
+        let disk = Arc::new(files.clone());
+        self.deps(disk.clone(), disk, Arc::new(files.mounts()))
+    }
+
+    pub fn put_config_map(&self, name: &str, data: Value) {
+        let object = json!({"metadata": {"name": name, "namespace": "ns"}, "data": data});
+        self.objects
+            .put_config_map(serde_json::from_value(object).unwrap());
+    }
+
+    /// Values in plain text.
+    pub fn put_secret(&self, name: &str, data: &[(&str, &str)]) {
+        let mut object: krablet_pod::api::Secret =
+            serde_json::from_value(json!({"metadata": {"name": name, "namespace": "ns"}})).unwrap();
+        let data = data.iter().map(|(key, value)| {
+            let bytes = k8s_openapi::ByteString(value.as_bytes().to_vec());
+            (key.to_string(), bytes)
+        });
+        object.data = Some(data.collect());
+        self.objects.put_secret(object);
+    }
+
+    /// A claim that is bound to a volume of this source.
+    pub fn put_claim(&self, claim: &str, volume: &str, source: Value) {
+        let mut spec = source;
+        spec["claimRef"] = json!({"uid": format!("{claim}-uid")});
+        self.cluster.with(|s| {
+            s.claims.insert(
+                claim.to_owned(),
+                json!({"metadata": {"name": claim, "namespace": "ns", "uid": format!("{claim}-uid")},
+                       "spec": {"volumeName": volume}, "status": {"phase": "Bound"}}),
+            );
+            s.volumes.insert(
+                volume.to_owned(),
+                json!({"metadata": {"name": volume}, "spec": spec}),
+            );
+        });
+    }
+}
+
+/// A pod whose one container mounts each of these volumes.
+pub fn pod(volumes: &str) -> Pod {
+    let volumes: Value = serde_json::from_str(volumes).unwrap();
+    let mounts: Vec<Value> = volumes
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| json!({"name": v["name"], "mountPath": format!("/{}", v["name"].as_str().unwrap())}))
+        .collect();
+    serde_json::from_value(json!({
+        "metadata": {"uid": UID, "name": "web", "namespace": "ns", "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "c", "volumeMounts": mounts}], "volumes": volumes,
+                 "serviceAccountName": "robot"},
+    }))
+    .unwrap()
+}
