@@ -53,9 +53,15 @@ pub async fn capture(bed: &Bed, manifests: &[Value]) -> Result<Vec<PodCalls>> {
             runtime: catcher.clone(),
             images: catcher.clone(),
             files: Arc::new(HostFiles),
+            mounts: Arc::new(krablet_linux::HostMounts),
             net: Arc::new(HostNet::new()?),
             recorder: Recorder::new(|| SystemClock.now()),
             clock: Arc::new(SystemClock),
+            objects: std::sync::Arc::new(krablet_objects::Nowhere),
+            services: std::sync::Arc::new(krablet_objects::Nowhere),
+            keychain: Arc::default(),
+            pull_records: None,
+            classes: krablet_runtime::RuntimeClasses::default(),
             metrics: RuntimeMetrics::default(),
             epoch: tokio::time::Instant::now(),
         },
@@ -77,6 +83,7 @@ pub fn decode(index: usize, manifest: &Value) -> Result<Arc<Pod>> {
     let origin = Origin {
         place: Place::File(format!("{}.json", pods::name(index))),
         node_name: NODE.to_owned(),
+        local_objects: false,
     };
     let decoded = krablet_manifest::decode(manifest.to_string().as_bytes(), &origin)?;
     let pod = decoded.pods.into_iter().next().context("no pod")?;
@@ -129,6 +136,7 @@ pub fn runtime_config(dir: &Path) -> RuntimeConfig {
         restart_rules: true,
         restart_all: true,
         stop_signals: false,
+        env_files: true,
         starts_in_flight: 4,
         seed: 1,
     }

@@ -17,12 +17,14 @@ pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 pub const FAILED_TO_MAKE_POD_DATA_DIRECTORIES: &str = "FailedToMakePodDataDirectories";
 pub const LIFECYCLE_HTTP_FALLBACK: &str = "LifecycleHTTPFallback";
 pub const FAILED_MOUNT: &str = "FailedMount";
+pub const FAILED_MAP_VOLUME: &str = "FailedMapVolume";
 
 // Images.
 pub const PULLING: &str = "Pulling";
 pub const PULLED: &str = "Pulled";
 pub const INSPECT_FAILED: &str = "InspectFailed";
 pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
+pub const FAILED_TO_RETRIEVE_PULL_SECRET: &str = "FailedToRetrieveImagePullSecret";
 
 // Probes and hooks.
 pub const UNHEALTHY: &str = "Unhealthy";
@@ -38,3 +40,6 @@ pub const FAILED_POD_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
 // Node.
 pub const STARTING: &str = "Starting";
 pub const CONTAINER_GC_FAILED: &str = "ContainerGCFailed";
+pub const IMAGE_GC_FAILED: &str = "ImageGCFailed";
+pub const FREE_DISK_SPACE_FAILED: &str = "FreeDiskSpaceFailed";
+pub const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";

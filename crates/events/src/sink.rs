@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use krablet_kube::{ApiError, Call, Kube, PatchKind, Priority, Verb, paths};
+use krablet_kube::{ApiError, Call, Detail, Kube, PatchKind, Priority, Verb, paths};
 use krablet_pod::PodUid;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -168,7 +168,8 @@ async fn sleep_until(at: Option<Instant>) {
 /// Patches the event if it was written before; one that the server has forgotten begins anew.
 async fn put(kube: &Kube, write: &Write) -> Result<(), ApiError> {
     let call = |verb, path, body: String| {
-        let call = Call::new(verb, path).body(body);
+        // Nothing is made of the answer.
+        let call = Call::new(verb, path).body(body).detail(Detail::Metadata);
         kube.api()
             .call(call.priority(Priority::Background).deadline(CALL_DEADLINE))
     };

@@ -49,6 +49,15 @@ pub enum Priority {
     Background,
 }
 
+/// How much of an object an answer is to hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    #[default]
+    Whole,
+    /// `metadata` and nothing else; a server that cannot do so answers with all of it.
+    Metadata,
+}
+
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -57,6 +66,7 @@ pub struct Call {
     pub path: String,
     pub query: Vec<(&'static str, String)>,
     pub body: Option<Bytes>,
+    pub detail: Detail,
     pub priority: Priority,
     /// Counted from the moment the call's turn has come.
     pub deadline: Duration,
@@ -69,6 +79,7 @@ impl Call {
             path,
             query: Vec::new(),
             body: None,
+            detail: Detail::default(),
             priority: Priority::Normal,
             deadline: CALL_DEADLINE,
         }
@@ -81,6 +92,11 @@ impl Call {
 
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = Some(body.into());
+        self
+    }
+
+    pub fn detail(mut self, detail: Detail) -> Self {
+        self.detail = detail;
         self
     }
 

@@ -12,7 +12,7 @@ pub mod reflector;
 mod single;
 mod typed;
 
-pub use api::{Api, Call, PatchKind, Priority, Verb, Watch};
+pub use api::{Api, Call, Detail, PatchKind, Priority, Verb, Watch};
 pub use client::{HttpApi, HttpApiConfig, Server, Trust};
 pub use credentials::{Credentials, Identity, IdentityReceiver, load_identity};
 pub use error::ApiError;

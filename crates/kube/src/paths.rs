@@ -7,6 +7,7 @@ pub const NODES: &str = "/api/v1/nodes";
 pub const PODS: &str = "/api/v1/pods";
 pub const CERTIFICATE_SIGNING_REQUESTS: &str =
     "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+pub const RUNTIME_CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
 /// Where the leases of nodes are.
 pub const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
@@ -30,6 +31,10 @@ pub fn pod_status(namespace: impl Display, name: impl Display) -> String {
     format!("/api/v1/namespaces/{namespace}/pods/{name}/status")
 }
 
+pub fn service_account(namespace: impl Display, name: impl Display) -> String {
+    format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}")
+}
+
 pub fn events(namespace: impl Display) -> String {
     format!("/api/v1/namespaces/{namespace}/events")
 }
@@ -44,4 +49,15 @@ pub fn node_lease(name: impl Display) -> String {
 
 pub fn certificate_signing_request(name: impl Display) -> String {
     format!("{CERTIFICATE_SIGNING_REQUESTS}/{name}")
+}
+
+/// Services of all namespaces.
+pub const SERVICES: &str = "/api/v1/services";
+
+pub fn config_maps(namespace: impl Display) -> String {
+    format!("/api/v1/namespaces/{namespace}/configmaps")
+}
+
+pub fn secrets(namespace: impl Display) -> String {
+    format!("/api/v1/namespaces/{namespace}/secrets")
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::{Api, ApiError, Call, PatchKind, Priority, Verb};
+use crate::{Api, ApiError, Call, Detail, PatchKind, Priority, Verb};
 
 /// An API server, with objects in and out. Clones share one.
 #[derive(Clone)]
@@ -28,6 +28,12 @@ impl Kube {
     /// Any call whose answer is an object.
     pub async fn object<T: DeserializeOwned>(&self, call: Call) -> Result<T, ApiError> {
         decode(&self.api.call(call).await?)
+    }
+
+    /// Any call whose answer is of use for the object's metadata alone.
+    pub async fn metadata<T: DeserializeOwned>(&self, call: Call) -> Result<T, ApiError> {
+        let answer: Described<T> = self.object(call.detail(Detail::Metadata)).await?;
+        Ok(answer.metadata)
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: String) -> Result<T, ApiError> {
@@ -68,12 +74,20 @@ impl Kube {
             "gracePeriodSeconds": grace_seconds,
             "preconditions": {"uid": uid},
         });
-        let call = Call::new(Verb::Delete, path).body(encode(&options)?);
+        let call = Call::new(Verb::Delete, path)
+            .body(encode(&options)?)
+            .detail(Detail::Metadata);
         match self.api.call(call).await {
             Err(e) if !e.is_not_found() => Err(e),
             _ => Ok(()),
         }
     }
+}
+
+/// An object without what it is about.
+#[derive(Deserialize)]
+struct Described<T> {
+    metadata: T,
 }
 
 fn encode<T: Serialize + ?Sized>(object: &T) -> Result<Bytes, ApiError> {
@@ -105,13 +119,8 @@ struct Line<'a> {
 }
 
 #[derive(Deserialize)]
-struct Versioned {
-    metadata: Meta,
-}
-
-#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Meta {
+struct Versioned {
     resource_version: String,
 }
 
@@ -124,9 +133,8 @@ pub fn decode_watch_line<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<
         "ADDED" => decode(object).map(WatchEvent::Added),
         "MODIFIED" => decode(object).map(WatchEvent::Modified),
         "DELETED" => decode(object).map(WatchEvent::Deleted),
-        "BOOKMARK" => {
-            decode::<Versioned>(object).map(|v| WatchEvent::Bookmark(v.metadata.resource_version))
-        }
+        "BOOKMARK" => decode::<Described<Versioned>>(object)
+            .map(|v| WatchEvent::Bookmark(v.metadata.resource_version)),
         "ERROR" => Err(ApiError::from_watch(object)),
         other => Err(ApiError::Decode(format!(
             "unknown kind of change {other:?}"

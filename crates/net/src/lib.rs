@@ -12,6 +12,7 @@ mod dial;
 mod grpc;
 mod http;
 mod tls;
+pub mod trust;
 mod url;
 
 pub use dial::join_host_port;

@@ -6,15 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WantsClientCert};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    WantsVerifier,
-};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ConfigBuilder, WantsVerifier};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
@@ -23,16 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::NetError;
-
-/// Where distributions keep their roots.
-const ROOT_FILES: [&str; 6] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/tls/cacert.pem",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
+use crate::trust::{AnyCertificate, certificate_problem, machine_roots, tls_error};
 
 #[derive(Clone)]
 pub struct Tls {
@@ -89,11 +75,18 @@ impl Tls {
             Err(_) => Err(NetError::Timeout),
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err((_, stream))) if stream.first == *b"HTTP/" => Err(NetError::PlainHttp),
-            Ok(Err((error, _))) => Err(NetError::Failed(match error.kind() {
-                io::ErrorKind::UnexpectedEof => "EOF".into(),
-                _ => format!("tls: {}", crate::dial::words(&error)),
-            })),
+            Ok(Err((error, _))) => Err(NetError::Failed(failure(&error))),
         }
+    }
+}
+
+fn failure(error: &io::Error) -> String {
+    match tls_error(error) {
+        Some(rustls::Error::InvalidCertificate(problem)) => {
+            format!("tls: {}", certificate_problem(problem))
+        }
+        _ if error.kind() == io::ErrorKind::UnexpectedEof => "EOF".into(),
+        _ => format!("tls: {}", crate::dial::words(error)),
     }
 }
 
@@ -111,62 +104,6 @@ fn finish(builder: ConfigBuilder<ClientConfig, WantsClientCert>) -> Arc<ClientCo
     config.resumption = Resumption::disabled();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Arc::new(config)
-}
-
-/// The machine's root certificates; those that cannot be read do not count.
-fn machine_roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    let named = std::env::var("SSL_CERT_FILE").ok();
-    let files = named.iter().map(String::as_str).chain(ROOT_FILES);
-    for file in files {
-        let Ok(certificates) = CertificateDer::pem_file_iter(file) else {
-            continue;
-        };
-        let (added, _) = roots.add_parsable_certificates(certificates.flatten());
-        if added > 0 {
-            break;
-        }
-    }
-    roots
-}
-
-/// Takes any certificate: a probe asks whether the server answers, not who it is.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 /// Remembers the first bytes a server sent, to tell plain HTTP from a broken handshake.

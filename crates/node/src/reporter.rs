@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use krablet_kube::{ApiError, Call, PatchKind, Priority, Verb, paths};
 use krablet_linux::Machine;
 use krablet_pod::api::{ContainerImage, Node};
@@ -208,7 +209,7 @@ impl Reporter {
         info!(node = self.config.name, "Node was previously registered");
         let reset = self.config.registration.reset_extended_resources;
         let node = match reconcile_existing(&existing, &initial, reset) {
-            Some(patch) => self.patch(&patch).await?,
+            Some(patch) => self.deps.kube.object(self.patch(&patch)?).await?,
             None => existing,
         };
         self.sight.saw(node);
@@ -276,8 +277,8 @@ impl Reporter {
             return Ok(());
         }
         if let Some(patch) = node_patch(old, &new) {
-            let node = self.patch(&patch).await?;
-            self.sight.saw(node);
+            let answer: ObjectMeta = self.deps.kube.metadata(self.patch(&patch)?).await?;
+            self.sight.assume(written(old, &new, answer)?);
         }
         let first = self.reported.is_none();
         self.told(changed || first, events);
@@ -374,16 +375,27 @@ impl Reporter {
         self.call(call.deadline(CALL_DEADLINE)).await
     }
 
-    async fn patch(&self, patch: &Value) -> Result<Node, ApiError> {
+    fn patch(&self, patch: &Value) -> Result<Call, ApiError> {
         let path = paths::node_status(&self.config.name);
         let call = Call::new(Verb::Patch(PatchKind::StrategicMerge), path).body(encode(patch)?);
-        self.call(call.deadline(CALL_DEADLINE)).await
+        Ok(call.deadline(CALL_DEADLINE).priority(Priority::Heartbeat))
     }
 
     async fn call(&self, call: Call) -> Result<Node, ApiError> {
         let call = call.priority(Priority::Heartbeat);
         self.deps.kube.object(call).await
     }
+}
+
+/// The node as it should be after a write, in the words of the server: times, for one, are told in
+/// whole seconds.
+fn written(old: &Node, new: &Node, answer: ObjectMeta) -> Result<Node, ApiError> {
+    let status = serde_json::from_slice(&encode(&new.status)?);
+    Ok(Node {
+        metadata: answer,
+        spec: old.spec.clone(),
+        status: status.map_err(|e| ApiError::Decode(e.to_string()))?,
+    })
 }
 
 fn encode<T: serde::Serialize>(object: &T) -> Result<Vec<u8>, ApiError> {

@@ -1,6 +1,7 @@
 //! The Node object as the API server last showed it: followed by list and watch, and shared with
 //! whoever needs the node's labels, taints or UID.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,15 +51,31 @@ impl Sight {
     }
 
     /// An answer or a line of the watch; what is older than what is known is dropped.
-    pub(crate) fn saw(&self, mut node: Node) {
+    pub(crate) fn saw(&self, node: Node) {
+        self.take(node, |node, held| match age(node, held) {
+            Some(Ordering::Greater) => true,
+            Some(Ordering::Less) => false,
+            Some(Ordering::Equal) | None => node != held,
+        });
+    }
+
+    /// The object as a write should have left it, until it is seen: never instead of the object itself.
+    pub(crate) fn assume(&self, node: Node) {
+        self.take(node, |node, held| match age(node, held) {
+            Some(age) => age == Ordering::Greater,
+            None => node != held,
+        });
+    }
+
+    fn take(&self, mut node: Node, is_news: impl Fn(&Node, &Node) -> bool) {
         // Nobody here reads them, and they are as large as the rest.
         node.metadata.managed_fields = None;
         self.node.send_if_modified(|held| {
-            let newer = held.as_ref().is_none_or(|held| is_newer(&node, held));
-            if newer {
+            let news = held.as_ref().is_none_or(|held| is_news(&node, held));
+            if news {
                 *held = Some(Arc::new(node));
             }
-            newer
+            news
         });
     }
 
@@ -78,19 +95,16 @@ impl Sight {
     }
 }
 
-/// Versions of one object are numbers that grow; another object is always news.
-fn is_newer(node: &Node, than: &Node) -> bool {
+/// Versions of one object are numbers that grow; another object is always newer.
+fn age(node: &Node, than: &Node) -> Option<Ordering> {
     if node.metadata.uid != than.metadata.uid {
-        return true;
+        return Some(Ordering::Greater);
     }
     let version = |node: &Node| -> Option<u64> {
         let version = node.metadata.resource_version.as_deref();
         version.and_then(|version| version.parse().ok())
     };
-    match (version(node), version(than)) {
-        (Some(new), Some(old)) => new > old,
-        _ => node != than,
-    }
+    Some(version(node)?.cmp(&version(than)?))
 }
 
 #[derive(Deserialize)]
@@ -269,9 +283,20 @@ mod tests {
         assert_eq!(seen(&sight).as_deref(), Some("a@10"));
         sight.saw(node("b", "3"));
         assert_eq!(seen(&sight).as_deref(), Some("b@3"));
+        // What a write should have made of it gives way to what it did.
+        let label = |mut node: Node, label: &str| {
+            node.metadata.labels = Some([("l".to_owned(), label.to_owned())].into());
+            node
+        };
+        let labelled = |sight: &Sight| sight.latest()?.metadata.labels.as_ref()?.get("l").cloned();
+        sight.assume(label(node("b", "4"), "assumed"));
+        assert_eq!(labelled(&sight).as_deref(), Some("assumed"));
+        sight.saw(label(node("b", "4"), "seen"));
+        sight.assume(label(node("b", "4"), "assumed"));
+        assert_eq!(labelled(&sight).as_deref(), Some("seen"));
         // News of the death of the one before.
         sight.lost(Some("a"));
-        assert_eq!(seen(&sight).as_deref(), Some("b@3"));
+        assert_eq!(seen(&sight).as_deref(), Some("b@4"));
         sight.lost(Some("b"));
         assert_eq!(seen(&sight), None);
     }

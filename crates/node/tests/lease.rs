@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Fault, Server, Steady, is_heartbeat, is_lease};
+use common::{Fault, Server, Steady, is_heartbeat, is_lease, is_renewal};
 use jiff::Timestamp;
 use krablet_kube::{Verb, paths};
 use krablet_node::{LeaseConfig, LeaseDeps, LeaseTask};
@@ -52,7 +52,7 @@ fn renewed(server: &Server) -> Option<f64> {
 }
 
 fn updates(server: &Server) -> usize {
-    server.count(|call| is_lease(call) && call.verb == Verb::Update)
+    server.count(is_renewal)
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +160,7 @@ async fn failures_of_the_server_are_outlived() {
     // The effect was there, the answer was not.
     let seen = renewed(server);
     server.fail(|call| {
-        let lost = call.verb == Verb::Update;
+        let lost = is_renewal(call);
         lost.then_some(Fault::Broken { after_effect: true })
     });
     server

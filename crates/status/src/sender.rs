@@ -201,7 +201,7 @@ impl Sender {
             .or_else(|| pods.pod(uid).filter(|pod| !marks::is_static(pod)))
     }
 
-    /// The API server's object as far as it is known: what our last write was answered with, until
+    /// The API server's object as far as it is known: as our last write should have left it, until
     /// the watch has caught up. `None` if that cannot be told.
     fn base(&self, uid: &PodUid, target: &Arc<Pod>) -> Option<Arc<Pod>> {
         if self.plan.is_unsure(uid) {
@@ -213,8 +213,9 @@ impl Sender {
             let known = !resource_version(target).is_empty();
             return known.then(|| target.clone());
         };
-        let newer = is_newer(resource_version(target), resource_version(answer))?;
-        Some(if newer { target } else { answer }.clone())
+        // As soon as the watch has shown what became of the write, that counts.
+        let ahead = is_newer(resource_version(answer), resource_version(target))?;
+        Some(if ahead { answer } else { target }.clone())
     }
 
     /// Notes which statuses changed, and forgets pods that are no more.
@@ -247,14 +248,15 @@ impl Sender {
         for uid in &requests.compare {
             let standing = self.deps.store.get(uid);
             if let Some((standing, target)) = standing.zip(self.target(uid)) {
+                let version = resource_version(&target);
                 let answer = self.plan.answer(uid).map(|a| resource_version(a));
-                let caught_up = |answer| is_newer(answer, resource_version(&target)) == Some(false);
-                if answer.is_some_and(caught_up) {
+                let caught_up = answer.is_some_and(|a| is_newer(a, version) == Some(false));
+                if caught_up {
                     self.plan.forget_answer(uid);
                 }
                 let settled = self.plan.settled(uid).map(|s| s.resource_version.as_str());
-                let not_newer = |known| is_newer(resource_version(&target), known) == Some(false);
-                let echo = settled.is_some_and(not_newer);
+                let known = settled.is_some_and(|s| is_newer(version, s) == Some(false));
+                let echo = known && !caught_up;
                 self.compare(uid, &standing, &target, echo);
             }
         }
@@ -266,16 +268,17 @@ impl Sender {
         self.look_at_news();
         for (uid, standing) in &self.deps.store.all() {
             if let Some(target) = self.target(uid) {
+                let unseen = self.plan.answer(uid).is_some();
                 self.plan.forget_answer(uid);
                 let settled = self.plan.settled(uid).map(|s| s.resource_version.as_str());
-                let echo = settled == Some(resource_version(&target));
+                let echo = settled == Some(resource_version(&target)) && !unseen;
                 self.compare(uid, standing, &target, echo);
             }
         }
     }
 
     /// Sends a pod's status anew if the API server's copy of it says something else. `echo`: that
-    /// copy is not newer than what our last word was answered with.
+    /// copy tells nothing that was not looked at since our last word.
     fn compare(&mut self, uid: &PodUid, standing: &Standing, target: &Arc<Pod>, echo: bool) {
         if self.is_different(uid, standing, target, echo) {
             let urgent = self.is_urgent(uid, standing);
@@ -416,4 +419,24 @@ fn is_newer(version: &str, than: &str) -> Option<bool> {
     }
     let number = |text: &str| text.parse::<u128>().ok();
     Some(number(version)? > number(than)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbers_that_grow() {
+        for (version, than, newer) in [
+            ("10", "9", Some(true)),
+            ("9", "10", Some(false)),
+            ("9", "9", Some(false)),
+            ("", "", Some(false)),
+            ("odd", "odd", Some(false)),
+            ("odd", "9", None),
+            ("9", "", None),
+        ] {
+            assert_eq!(is_newer(version, than), newer, "{version} {than}");
+        }
+    }
 }

@@ -212,7 +212,7 @@ mod tests {
             cpu: 0.01,
             requests: 9.0,
             bytes: 5000.0,
-            kinds: "update leases 6.0".to_owned(),
+            kinds: "patch leases 6.0".to_owned(),
             ways: String::new(),
             containerd: 0.1,
             rss,

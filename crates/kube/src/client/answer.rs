@@ -1,6 +1,5 @@
 //! Bodies of answers: whole, or line by line as a watch brings them. Both bounded.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -9,7 +8,7 @@ use http::header::{HeaderMap, RETRY_AFTER};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 
-use super::connection::Connection;
+use super::pool::Stream;
 use crate::{ApiError, Watch};
 
 /// Far more than a list of all that one node has to do with.
@@ -24,11 +23,11 @@ pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
     body: Incoming,
-    connection: Arc<Connection>,
+    connection: Stream,
 }
 
 impl Answer {
-    pub(super) fn new(response: http::Response<Incoming>, connection: Arc<Connection>) -> Self {
+    pub(super) fn new(response: http::Response<Incoming>, connection: Stream) -> Self {
         let (head, body) = response.into_parts();
         Self {
             status: head.status.as_u16(),

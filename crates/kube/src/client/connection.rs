@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use super::dial::{Dial, Transport};
+use super::pool::Streams;
 use super::server::Server;
 use super::tls;
 use crate::ApiError;
@@ -50,6 +51,7 @@ enum Sender {
 
 pub(super) struct Connection {
     sender: Sender,
+    pub(super) streams: Streams,
     identity: Option<Identity>,
     server: String,
     /// What broke it, in more words than those who use it are told.
@@ -120,6 +122,7 @@ impl Opener {
         };
         Ok(Connection {
             sender,
+            streams: Streams::default(),
             identity,
             server: server.to_string(),
             broken,

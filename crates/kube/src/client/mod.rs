@@ -1,6 +1,7 @@
-//! The API server at the other end of one HTTP/2 connection.
+//! The API server at the other end of an HTTP/2 connection.
 //!
-//! The connection is opened by the first call that needs it and shared by all calls and watches. A call always goes
+//! The connection is opened by the first call that needs it and shared by all calls and watches; others stand beside
+//! it only while more of them run than a server takes by one. A call always goes
 //! by a connection that is open and shows the certificate of the moment; when there is none such, a new one takes the
 //! old one's place, and whatever still runs on the old one keeps it until it has ended. A server that cannot speak
 //! HTTP/2 is served too, with a connection per call.
@@ -10,6 +11,7 @@
 mod answer;
 mod connection;
 mod dial;
+mod pool;
 mod request;
 mod server;
 mod tls;
@@ -27,6 +29,7 @@ use crate::single::Single;
 use crate::{Api, ApiError, Call, Watch};
 use answer::Answer;
 use connection::{CONNECT_DEADLINE, Connection, Opener, Unanswered};
+use pool::{Pool, Stream};
 use request::Outgoing;
 
 pub use dial::{Dial, TcpDial, Transport};
@@ -83,18 +86,6 @@ pub fn user_agent() -> String {
     format!("krablet/{version} (linux/{architecture}) kubernetes/{KUBERNETES}")
 }
 
-/// The connection of the moment.
-#[derive(Default)]
-struct Current {
-    connection: Option<Arc<Connection>>,
-    /// The server has shown that it cannot share one.
-    one_per_call: bool,
-    /// How many attempts to open one were begun.
-    attempts: u64,
-    /// Up to which of them it is decided what becomes of them.
-    settled: u64,
-}
-
 type Opened = Result<Arc<Connection>, ApiError>;
 
 pub struct HttpApi {
@@ -103,7 +94,7 @@ pub struct HttpApi {
     limiter: Limiter,
     user_agent: HeaderValue,
     opening: Single<(u64, Opened)>,
-    current: Mutex<Current>,
+    pool: Mutex<Pool>,
 }
 
 impl HttpApi {
@@ -119,7 +110,7 @@ impl HttpApi {
             limiter: Limiter::new(config.rate),
             user_agent: user_agent.unwrap_or_else(|_| HeaderValue::from_static("krablet")),
             opening: Single::default(),
-            current: Mutex::default(),
+            pool: Mutex::default(),
         }
     }
 
@@ -127,8 +118,8 @@ impl HttpApi {
         &self.opener.server
     }
 
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer's head; within the call's deadline from now on, if it is to be kept.
@@ -136,7 +127,7 @@ impl HttpApi {
         let server = &self.opener.server;
         let outgoing = Outgoing::of(call, server);
         for _ in 0..TRIES {
-            let connection = self.connection(presented.identity.as_ref()).await?;
+            let connection = self.stream(presented.identity.as_ref()).await?;
             let version = connection.version();
             let request = outgoing.request(server, version, &self.user_agent, presented)?;
             match connection.send(request).await {
@@ -148,74 +139,71 @@ impl HttpApi {
                     return Ok(answer);
                 }
                 Err(Unanswered::Failed(error)) => return Err(error),
-                Err(Unanswered::Unseen) => self.forget(&connection),
+                Err(Unanswered::Unseen) => self.pool().forget(&connection),
             }
         }
         let problem = format!("{server}: the server closes every connection before it answers");
         Err(ApiError::Connection(problem))
     }
 
-    async fn connection(&self, identity: Option<&Identity>) -> Opened {
-        let own = {
-            let current = self.current();
-            if let Some(connection) = &current.connection
-                && connection.serves(identity)
-            {
-                return Ok(connection.clone());
-            }
-            current.one_per_call || !self.opener.server.is_tls()
+    /// Room for one request.
+    async fn stream(&self, identity: Option<&Identity>) -> Result<Stream, ApiError> {
+        let lost = || {
+            let problem = format!("{}: no connection lasts", self.opener.server);
+            ApiError::Connection(problem)
         };
-        if own {
-            let opened = self.opener.open(identity.cloned()).await?;
-            return Ok(Arc::new(opened));
-        }
-        // The attempt under way may be one with the certificate before ours.
-        for _ in 0..TRIES {
+        let mut tries = 0;
+        while tries < TRIES {
+            let own = {
+                let mut pool = self.pool();
+                if let Some(stream) = pool.stream(identity) {
+                    return Ok(stream);
+                }
+                pool.one_per_call || !self.opener.server.is_tls()
+            };
+            if own {
+                let opened = self.opener.open(identity.cloned()).await?;
+                return Stream::by(&Arc::new(opened)).ok_or_else(lost);
+            }
             let connection = self.open_shared(identity).await?;
-            if connection.version() != Version::HTTP_2 || connection.serves(identity) {
-                return Ok(connection);
+            if connection.version() != Version::HTTP_2 {
+                // Whoever is the first to send has it.
+                return Stream::by(&connection).ok_or_else(lost);
+            }
+            // The attempt may have been one with the certificate before ours. Or others were quicker, so many that
+            // there is no room left: each time fewer.
+            if !connection.serves(identity) {
+                tries += 1;
             }
         }
-        let problem = format!("{}: no connection lasts", self.opener.server);
-        Err(ApiError::Connection(problem))
+        Err(lost())
     }
 
     /// Opened by one caller for all who want one.
     async fn open_shared(&self, identity: Option<&Identity>) -> Opened {
         let (opener, identity) = (self.opener.clone(), identity.cloned());
         let begin = || {
-            let mut current = self.current();
-            current.attempts += 1;
-            let attempt = current.attempts;
+            let mut pool = self.pool();
+            pool.attempts += 1;
+            let attempt = pool.attempts;
             async move { (attempt, opener.open(identity).await.map(Arc::new)) }.boxed()
         };
         let (attempt, opened) = self.opening.run(CONNECT_DEADLINE, begin).await;
         let connection = opened?;
-        let mut current = self.current();
+        let mut pool = self.pool();
         // The first of those who waited settles it, unless it was given up or overtaken before.
-        if attempt > current.settled {
-            current.settled = attempt;
+        if attempt > pool.settled {
+            pool.settled = attempt;
             match connection.version() {
-                Version::HTTP_2 => current.connection = Some(connection.clone()),
+                Version::HTTP_2 => pool.add(connection.clone()),
                 _ => {
-                    current.one_per_call = true;
+                    pool.one_per_call = true;
                     let server = &self.opener.server;
                     tracing::warn!("{server} does not offer HTTP/2: every call opens a connection");
                 }
             }
         }
         Ok(connection)
-    }
-
-    fn forget(&self, connection: &Arc<Connection>) {
-        let mut current = self.current();
-        if current
-            .connection
-            .as_ref()
-            .is_some_and(|c| Arc::ptr_eq(c, connection))
-        {
-            current.connection = None;
-        }
     }
 }
 
@@ -254,9 +242,6 @@ impl Api for HttpApi {
     }
 
     fn reconnect(&self) {
-        let mut current = self.current();
-        current.connection = None;
-        current.one_per_call = false;
-        current.settled = current.attempts;
+        self.pool().forget_all();
     }
 }

@@ -7,13 +7,17 @@ use http_body_util::Full;
 
 use super::server::Server;
 use crate::credentials::Presented;
-use crate::{ApiError, Call, Verb};
+use crate::{ApiError, Call, Detail, Verb};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const METADATA: HeaderValue = HeaderValue::from_static(
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
+);
 
 /// Ready to be sent, more than once if need be.
 pub(super) struct Outgoing {
     method: Method,
+    accept: HeaderValue,
     content_type: Option<HeaderValue>,
     /// Path and query.
     target: String,
@@ -38,8 +42,13 @@ impl Outgoing {
             encode(&mut target, value, b"");
         }
         let content_type = call.body.is_some().then_some(content_type);
+        let accept = match call.detail {
+            Detail::Whole => JSON,
+            Detail::Metadata => METADATA,
+        };
         Self {
             method,
+            accept,
             content_type,
             target,
             body: call.body.clone().unwrap_or_default(),
@@ -65,7 +74,7 @@ impl Outgoing {
             .method(self.method.clone())
             .uri(uri.build().map_err(unfit)?)
             .version(version)
-            .header(ACCEPT, JSON)
+            .header(ACCEPT, &self.accept)
             .header(USER_AGENT, user_agent);
         if version != Version::HTTP_2 {
             request = request.header(HOST, server.authority.as_str());
@@ -140,5 +149,13 @@ mod tests {
             Version::HTTP_2,
         );
         assert!(!get.headers().contains_key(CONTENT_TYPE));
+        assert_eq!(get.headers()[ACCEPT], "application/json");
+        let lean = request(
+            "https://a",
+            &patch.detail(Detail::Metadata),
+            Version::HTTP_2,
+        );
+        let accepted = lean.headers()[ACCEPT].to_str().unwrap();
+        assert!(accepted.contains("as=PartialObjectMetadata"), "{accepted}");
     }
 }

@@ -41,6 +41,27 @@ async fn one_connection_for_everything() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn more_than_one_connection_can_carry() {
+    let world = World::new();
+    let api = world.api(Credentials::none());
+    let watches = (0..300).map(|_| api.watch(get("/watch")));
+    let watches = futures::future::join_all(watches).await;
+    let mut watches: Vec<_> = watches.into_iter().map(Result::unwrap).collect();
+    assert!(api.call(get("/a")).await.is_ok());
+    assert_eq!(world.server.dialled(), 4);
+    for (at, watch) in watches.iter_mut().enumerate() {
+        world.server.watch(at).await.send(LINE).await.unwrap();
+        assert_eq!(watch.next().await, Some(Ok(TOLD)));
+    }
+    // What is over makes room, and connections that nobody needs are closed.
+    drop(watches);
+    assert!(api.call(get("/a")).await.is_ok());
+    let mut open = world.server.open.subscribe();
+    open.wait_for(|open| *open == 1).await.unwrap();
+    assert_eq!(world.server.dialled(), 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deadline_ends_the_call_and_nothing_else() {
     let world = World::new();
     let api = world.api(Credentials::none());

@@ -114,7 +114,9 @@ impl TestServer {
         });
         let stream = TokioIo::new(stream);
         if http2 {
-            let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            // As many as an API server takes.
+            builder.max_concurrent_streams(100);
             let mut serving = std::pin::pin!(builder.serve_connection(stream, service));
             tokio::select! {
                 biased;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use jiff::Timestamp;
-use krablet_kube::{Api, ApiError, Call, Kube, PatchKind, Priority, Verb, Watch, paths};
+use krablet_kube::{Api, ApiError, Call, Detail, Kube, PatchKind, Priority, Verb, Watch, paths};
 use krablet_linux::WallClock;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -235,15 +235,12 @@ impl State {
                     false => Ok(self.store(&path, body)),
                 }
             }
-            Verb::Update => {
-                let old = self.objects.get(path).ok_or_else(not_found)?;
-                if old["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
+            Verb::Patch(PatchKind::StrategicMerge | PatchKind::Merge) => {
+                let mut object = self.objects.get(path).cloned().ok_or_else(not_found)?;
+                let wanted = &body["metadata"]["resourceVersion"];
+                if !wanted.is_null() && *wanted != object["metadata"]["resourceVersion"] {
                     return Err(status(409, "Conflict"));
                 }
-                Ok(self.store(path, body))
-            }
-            Verb::Patch(PatchKind::StrategicMerge) => {
-                let mut object = self.objects.get(path).cloned().ok_or_else(not_found)?;
                 merge(&mut object, &body, "");
                 Ok(self.store(path, object))
             }
@@ -338,7 +335,10 @@ impl Api for Server {
         self.bump();
         match fault {
             Some(fault) => Err(fault_error(&fault, &call)),
-            None => answer.map(|object| object.to_string().into()),
+            None => answer.map(|object| match call.detail {
+                Detail::Whole => object.to_string().into(),
+                Detail::Metadata => json!({"metadata": object["metadata"]}).to_string().into(),
+            }),
         }
     }
 
@@ -422,6 +422,10 @@ pub fn is_status_patch(call: &Call) -> bool {
 
 pub fn is_lease(call: &Call) -> bool {
     call.path.starts_with(paths::NODE_LEASES)
+}
+
+pub fn is_renewal(call: &Call) -> bool {
+    is_lease(call) && matches!(call.verb, Verb::Patch(_))
 }
 
 pub fn is_heartbeat(call: &Call) -> bool {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use krablet_core::patch::pod_status_patch;
 use krablet_core::status::{self, MergeInputs};
-use krablet_kube::{ApiError, Call, Kube, PatchKind, Priority, Verb, paths};
+use krablet_kube::{ApiError, Call, Detail, Kube, PatchKind, Priority, Verb, paths};
 use krablet_pod::api::{Pod, PodStatus};
 use krablet_pod::{PodRef, PodUid};
 use serde::Deserialize;
@@ -73,37 +73,26 @@ async fn tell(kube: &Kube, job: &Job, calls: &mut Calls) -> Result<End, End> {
         Some(base) => base.clone(),
         None => {
             calls.gets += 1;
-            let path = paths::pod(&target.namespace, &target.name);
-            let call = Call::new(Verb::Get, path).priority(job.priority);
-            let got = ask(kube, job, call).await;
+            let got = get(kube, &job.target, job.priority).await;
             got.map_err(|e| refused(e, true, None))?
         }
     };
     if PodRef::of(&object).uid != target.uid {
         return Ok(End::Gone);
     }
+    let inputs = MergeInputs {
+        api_pod: &object,
+        ours: &job.standing.status,
+        could_have_running_containers: job.could_have_running_containers,
+        now: job.now,
+    };
+    let held_back = status::is_held_back(&inputs);
+    let merged = status::merge_for_api(&inputs);
     let empty = PodStatus::default();
-    let mut held_back = false;
-    // An answer that says something else than it was told was made from a newer object than we knew:
-    // what is left of that goes with a second patch.
-    for round in 0..2 {
-        let inputs = MergeInputs {
-            api_pod: &object,
-            ours: &job.standing.status,
-            could_have_running_containers: job.could_have_running_containers,
-            now: job.now,
-        };
-        held_back = status::is_held_back(&inputs);
-        let merged = status::merge_for_api(&inputs);
-        let old = object.status.as_ref().unwrap_or(&empty);
-        if round > 0 && !status::needs_update(old, &merged) {
-            break;
-        }
-        let Some(patch) = pod_status_patch(target.uid.as_str(), old, &merged) else {
-            break;
-        };
+    let old = object.status.as_ref().unwrap_or(&empty);
+    if let Some(patch) = pod_status_patch(target.uid.as_str(), old, &merged) {
         calls.patches += 1;
-        object = send(kube, job, &target, &patch).await?;
+        object = send(kube, job, &patch, merged).await?;
         // The server checks the UID itself; what it answers is another pod's only if it did not.
         if PodRef::of(&object).uid != target.uid {
             return Ok(End::Gone);
@@ -118,19 +107,32 @@ async fn tell(kube: &Kube, job: &Job, calls: &mut Calls) -> Result<End, End> {
     Ok(End::Told { object, held_back })
 }
 
-async fn send(kube: &Kube, job: &Job, target: &PodRef, patch: &Value) -> Result<Arc<Pod>, End> {
+/// Asks for nothing but the metadata back. What the object says is `merged`, unless others wrote to it
+/// since it was last seen; the watch, which brings the whole object anyway, tells.
+async fn send(kube: &Kube, job: &Job, patch: &Value, merged: PodStatus) -> Result<Arc<Pod>, End> {
+    let target = PodRef::of(&job.target);
     let path = paths::pod_status(&target.namespace, &target.name);
     let call = Call::new(Verb::Patch(PatchKind::StrategicMerge), path)
         .body(patch.to_string())
         .priority(job.priority);
-    // Only a server that is too busy is known not to have done it.
-    ask(kube, job, call).await.map_err(|e| {
-        let unsure = e.code() != Some(429);
-        refused(e, unsure, None)
-    })
+    match kube.metadata(call).await {
+        Ok(answer) => Ok(known(&job.target, answer, merged)),
+        // Only a server that is too busy is known not to have done it.
+        Err(e) => {
+            let unsure = e.code() != Some(429);
+            Err(refused(e, unsure, None))
+        }
+    }
 }
 
-/// Nothing is kept of the object but what is asked of it again.
+async fn get(kube: &Kube, target: &Pod, priority: Priority) -> Result<Arc<Pod>, ApiError> {
+    let named = PodRef::of(target);
+    let path = paths::pod(&named.namespace, &named.name);
+    let call = Call::new(Verb::Get, path).priority(priority);
+    let answer: Answer = kube.object(call).await?;
+    Ok(known(target, answer.metadata, answer.status))
+}
+
 #[derive(Deserialize)]
 struct Answer {
     metadata: AnswerMeta,
@@ -147,24 +149,23 @@ struct AnswerMeta {
     deletion_timestamp: Option<Time>,
 }
 
-async fn ask(kube: &Kube, job: &Job, call: Call) -> Result<Arc<Pod>, ApiError> {
-    let answer: Answer = kube.object(call).await?;
-    let known = &job.target.metadata;
-    Ok(Arc::new(Pod {
+/// Nothing is kept of an object but what is asked of it again.
+fn known(target: &Pod, answer: AnswerMeta, status: PodStatus) -> Arc<Pod> {
+    Arc::new(Pod {
         metadata: ObjectMeta {
-            name: known.name.clone(),
-            namespace: known.namespace.clone(),
+            name: target.metadata.name.clone(),
+            namespace: target.metadata.namespace.clone(),
             // A mirror pod is one for good.
-            annotations: known.annotations.clone(),
-            uid: answer.metadata.uid,
-            resource_version: answer.metadata.resource_version,
-            generation: answer.metadata.generation,
-            deletion_timestamp: answer.metadata.deletion_timestamp,
+            annotations: target.metadata.annotations.clone(),
+            uid: answer.uid,
+            resource_version: answer.resource_version,
+            generation: answer.generation,
+            deletion_timestamp: answer.deletion_timestamp,
             ..ObjectMeta::default()
         },
         spec: None,
-        status: Some(answer.status),
-    }))
+        status: Some(status),
+    })
 }
 
 /// Deletes the object at once, if it still is the pod's.
@@ -177,6 +178,7 @@ async fn delete(kube: &Kube, pod: &PodRef, priority: Priority) -> Result<(), Api
     });
     let call = Call::new(Verb::Delete, paths::pod(&pod.namespace, &pod.name))
         .body(options.to_string())
+        .detail(Detail::Metadata)
         .priority(priority);
     match kube.api().call(call).await {
         // Another pod has the name: this one is gone.
@@ -203,5 +205,47 @@ fn refused(error: ApiError, unsure: bool, answer: Option<Arc<Pod>>) -> End {
         trouble,
         unsure,
         answer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn refusals() {
+        let answer = |code, body: &str, wait| ApiError::from_answer(code, body.as_bytes(), wait);
+        let second = Some(Duration::from_secs(1));
+        let refused_for = |retry_after| Some(Trouble::Refused { retry_after });
+        // `None`: the object is gone.
+        let cases = [
+            (answer(404, r#"{"reason":"NotFound"}"#, None), None),
+            (answer(401, "{}", None), Some(Trouble::Away)),
+            (answer(403, "{}", None), refused_for(None)),
+            (
+                answer(409, r#"{"reason":"Conflict"}"#, None),
+                refused_for(None),
+            ),
+            (answer(429, "{}", second), refused_for(second)),
+            (answer(500, "{}", None), refused_for(None)),
+            (ApiError::Connection("reset".into()), Some(Trouble::Away)),
+            (
+                ApiError::Tls("unknown authority".into()),
+                Some(Trouble::Away),
+            ),
+            (ApiError::Credentials("expired".into()), Some(Trouble::Away)),
+            (ApiError::Deadline(Duration::ZERO), Some(Trouble::Silent)),
+            (ApiError::Decode("odd".into()), refused_for(None)),
+        ];
+        for (error, expected) in cases {
+            let words = error.to_string();
+            let found = match refused(error, true, None) {
+                End::Failed { trouble, .. } => Some(trouble),
+                _ => None,
+            };
+            assert_eq!(found, expected, "{words}");
+        }
     }
 }

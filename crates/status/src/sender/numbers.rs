@@ -36,3 +36,19 @@ pub struct SenderNumbers {
     pub deletions: u64,
     pub failures: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_fall_into_the_first_bucket_that_holds_them() {
+        let mut durations = SyncDurations::default();
+        for millis in [0, 10, 11, 60_000, 60_001] {
+            durations.observe(Duration::from_millis(millis));
+        }
+        assert_eq!(durations.buckets, [2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(durations.count, 5);
+        assert!((durations.sum - 120.022).abs() < 1e-9);
+    }
+}

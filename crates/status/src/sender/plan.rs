@@ -58,7 +58,7 @@ struct Entry {
     /// A write may or may not have been done.
     unsure: bool,
     settled: Option<Settled>,
-    /// What the last write was answered with, until the watch has caught up.
+    /// The object as the last write should have left it, until the watch has caught up.
     answer: Option<Arc<Pod>>,
 }
 

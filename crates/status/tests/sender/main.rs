@@ -275,6 +275,33 @@ async fn what_others_wrote_stays_and_what_they_overwrote_is_set_right() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_overwritten_just_before_a_write_is_set_right_when_the_watch_tells() {
+    for told in [true, false] {
+        let bench = Bench::new();
+        let pod = bench.bind("a");
+        bench.say(&pod, "Running", true);
+        bench.all_told().await;
+        bench.watch("a");
+        // Nobody here knows of this when the next status is sent.
+        bench.server.change("a", |object| {
+            object["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+        });
+        bench.say(&pod, "Odd", true);
+        bench.all_told().await;
+        let ready = || bench.server.object("a").unwrap()["status"]["conditions"][0].clone();
+        assert_eq!(ready()["status"], "False");
+        bench.watch("a");
+        match told {
+            true => bench.handle.reconcile(&"a".into()),
+            false => tokio::time::sleep(Duration::from_secs(80)).await,
+        }
+        bench.all_told().await;
+        assert_eq!(ready()["status"], "True", "told: {told}");
+        assert_eq!(bench.calls(), ["PATCH a"; 3]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_overwritten_status_nobody_told_of_is_found_by_the_audit() {
     let bench = Bench::new();
     let pod = bench.bind("a");
@@ -310,6 +337,35 @@ async fn a_refused_write_is_tried_again_after_asking() {
     assert_eq!(bench.calls(), ["PATCH a"]);
     bench.all_told().await;
     assert_eq!(bench.calls(), ["PATCH a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_remembered_from_an_earlier_life_is_asked_for() {
+    let bench = Bench::new();
+    let pod = bench.bind("a");
+    bench.server.change("a", |object| {
+        object["status"] = json!({"conditions": [{"type": "Gate", "status": "True"}]});
+    });
+    bench.know(|known| drop(known.pods.insert("a".into(), Arc::new(pod.clone()))));
+    bench.say(&pod, "Running", true);
+    bench.all_told().await;
+    assert_eq!(bench.calls(), ["GET a", "PATCH a"]);
+    let object = bench.server.object("a").unwrap();
+    assert_eq!(object["status"]["conditions"][0]["type"], "Gate");
+    assert_eq!(bench.handle.numbers().gets, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_whose_answer_was_lost_is_not_repeated() {
+    let bench = Bench::new();
+    let pod = bench.bind("a");
+    bench
+        .server
+        .lose_next(ApiError::from_answer(500, b"{}", None));
+    bench.say(&pod, "Running", true);
+    bench.all_told().await;
+    assert_eq!(bench.calls(), ["PATCH a", "GET a"]);
+    assert_eq!(bench.phase("a"), "Running");
 }
 
 #[tokio::test(start_paused = true)]

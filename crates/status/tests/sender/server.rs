@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use async_trait::async_trait;
 use bytes::Bytes;
 use krablet_core::patch::{POD_STATUS, apply};
-use krablet_kube::{Api, ApiError, Call, Priority, Verb, Watch};
+use krablet_kube::{Api, ApiError, Call, Detail, Priority, Verb, Watch};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -161,6 +161,9 @@ impl Server {
                 self.state().deleted.push(uid);
             }
             other => panic!("{other:?} is not asked of pods here"),
+        }
+        if call.detail == Detail::Metadata {
+            object = json!({"metadata": object["metadata"]});
         }
         Ok(object.to_string().into())
     }
