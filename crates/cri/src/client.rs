@@ -159,7 +159,11 @@ impl RuntimeClient {
         }
     }
 
-    fn rpc(&self) -> RuntimeServiceClient<Channel> {
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    pub(crate) fn rpc(&self) -> RuntimeServiceClient<Channel> {
         self.calls.clone()
     }
 }

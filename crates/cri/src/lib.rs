@@ -7,13 +7,14 @@ mod endpoint;
 mod error;
 mod images;
 pub mod service;
+mod streaming;
 
 pub use calls::{Call, CallLog, CallStats};
 pub use client::{Deadlines, MAX_EXEC_OUTPUT, MAX_MESSAGE, RuntimeClient};
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Code, Error};
 pub use images::ImageClient;
-pub use service::{EventStream, ImageService, Result, RuntimeService};
+pub use service::{EventStream, ImageService, Result, RuntimeService, StreamingService};
 
 /// The interface's messages, generated from `proto/runtime.proto`.
 #[allow(clippy::all, clippy::unwrap_used, clippy::expect_used)]

@@ -13,6 +13,14 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// connection does; whoever reads it subscribes again.
 pub type EventStream = BoxStream<'static, Result<v1::ContainerEventResponse>>;
 
+/// Where the runtime serves streams of its own: each answer is a URL, good for one connection.
+#[async_trait]
+pub trait StreamingService: Send + Sync {
+    async fn exec(&self, request: v1::ExecRequest) -> Result<String>;
+    async fn attach(&self, request: v1::AttachRequest) -> Result<String>;
+    async fn port_forward(&self, sandbox_id: &str) -> Result<String>;
+}
+
 /// Pods and containers. Every call carries its own deadline inside the implementation.
 #[async_trait]
 pub trait RuntimeService: Send + Sync {

@@ -80,7 +80,7 @@ impl NodeKey {
     }
 }
 
-fn wrong(error: rcgen::Error) -> IdentityError {
+pub(crate) fn wrong(error: rcgen::Error) -> IdentityError {
     IdentityError::Key(error.to_string())
 }
 

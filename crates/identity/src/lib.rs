@@ -15,6 +15,7 @@ mod pair;
 mod request;
 pub mod rotation;
 mod schedule;
+pub mod serving;
 mod store;
 #[cfg(test)]
 mod testing;

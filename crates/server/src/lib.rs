@@ -1,9 +1,10 @@
-//! The agent's HTTP doors: health on loopback, the read-only port, and a unix socket for krablet's
-//! own commands. Handlers only read: they see the node through [`NodeView`].
+//! The agent's HTTP doors: health on loopback, the read-only port, the HTTPS door for those who may, and a
+//! unix socket for krablet's own commands. Handlers see the node through [`NodeView`] and [`Inside`].
 
 mod control;
 mod listen;
 mod rows;
+mod secure;
 mod web;
 
 use std::sync::Arc;
@@ -15,12 +16,15 @@ use tokio::sync::watch;
 pub use control::{EventLine, serve_control};
 pub use listen::{ListenError, Listener};
 pub use rows::{PodRow, pod_rows};
+pub use secure::{Access, Inside, SecureParts, ServingPair, TlsLimits, serve_secure};
 pub use web::{serve_healthz, serve_read_only};
 
 /// What the doors may see of the node.
 pub trait NodeView: Send + Sync {
     /// Desired pods, each with the status this node gives it.
     fn pods(&self) -> Vec<Pod>;
+    /// One of them.
+    fn pod(&self, namespace: &str, name: &str) -> Option<Pod>;
     /// Rings when a pod or its status changes.
     fn pod_changes(&self) -> watch::Receiver<u64>;
     fn events(&self) -> &Recorder;

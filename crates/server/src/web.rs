@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use http::{StatusCode, header};
 use serde_json::json;
 
@@ -26,17 +26,33 @@ pub async fn serve_read_only(listener: Listener, view: View) {
     listener.serve(read_only_routes().with_state(view)).await;
 }
 
-fn health_routes() -> Router<View> {
-    Router::new()
-        .route("/healthz", get(healthz))
-        .route("/healthz/{check}", get(one_check))
+type Route = (&'static str, fn() -> MethodRouter<View>);
+
+const HEALTH_ROUTES: &[Route] = &[
+    ("/healthz", || get(healthz)),
+    ("/healthz/{check}", || get(one_check)),
+];
+
+/// On the read-only port, and on the HTTPS port for those who may.
+pub(crate) const READ_ONLY_ROUTES: &[Route] = &[
+    ("/pods", || get(pods)),
+    ("/metrics", || get(metrics)),
+    ("/metrics/probes", || get(probe_metrics)),
+];
+
+fn routes(tables: &[&[Route]]) -> Router<View> {
+    let all = tables.iter().copied().flatten();
+    all.fold(Router::new(), |router, (path, make)| {
+        router.route(path, make())
+    })
 }
 
-fn read_only_routes() -> Router<View> {
-    health_routes()
-        .route("/pods", get(pods))
-        .route("/metrics", get(metrics))
-        .route("/metrics/probes", get(probe_metrics))
+fn health_routes() -> Router<View> {
+    routes(&[HEALTH_ROUTES])
+}
+
+pub(crate) fn read_only_routes() -> Router<View> {
+    routes(&[HEALTH_ROUTES, READ_ONLY_ROUTES])
 }
 
 async fn healthz(State(view): State<View>, request: axum::extract::RawQuery) -> Response {

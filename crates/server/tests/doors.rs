@@ -53,6 +53,10 @@ impl NodeView for FakeNode {
     fn pods(&self) -> Vec<Pod> {
         self.pods.lock().unwrap().clone()
     }
+    fn pod(&self, _: &str, name: &str) -> Option<Pod> {
+        let mut pods = self.pods().into_iter();
+        pods.find(|pod| pod.metadata.name.as_deref() == Some(name))
+    }
     fn pod_changes(&self) -> watch::Receiver<u64> {
         self.bell.subscribe()
     }

@@ -1,0 +1,69 @@
+//! Who somebody is.
+
+use rustls::pki_types::{CertificateDer, UnixTime};
+
+use crate::certificates::ClientCertificates;
+use crate::tokens::TokenReviews;
+use crate::{Denied, User};
+
+/// What somebody shows.
+#[derive(Clone, Copy)]
+pub struct Credentials<'a> {
+    /// From the handshake; the key is known to be his.
+    pub chain: &'a [CertificateDer<'static>],
+    /// The header `Authorization`.
+    pub authorization: Option<&'a str>,
+    pub now: UnixTime,
+}
+
+/// Each way in that is open.
+#[derive(Default)]
+pub struct Authenticator {
+    pub certificates: Option<ClientCertificates>,
+    pub tokens: Option<TokenReviews>,
+    pub anonymous: bool,
+}
+
+impl Authenticator {
+    /// Who shows something that does not count is not taken for one who showed nothing.
+    pub async fn authenticate(&self, shown: Credentials<'_>) -> Result<User, Denied> {
+        let mut refused = false;
+        if let Some(certificates) = &self.certificates {
+            match certificates.user(shown.chain, shown.now) {
+                Ok(Some(user)) => return Ok(user.authenticated()),
+                Ok(None) => {}
+                Err(why) => {
+                    tracing::info!(err = why, "A client certificate was refused");
+                    refused = true;
+                }
+            }
+        }
+        if let Some(tokens) = &self.tokens
+            && let Some(token) = shown.authorization.and_then(bearer)
+        {
+            match tokens.review(token).await {
+                Ok(Some(user)) => return Ok(user.authenticated()),
+                Ok(None) => refused = true,
+                Err(why) => {
+                    tracing::error!(err = %why, "Unable to authenticate the request due to an error");
+                    refused = true;
+                }
+            }
+        }
+        match self.anonymous && !refused {
+            true => Ok(User::anonymous()),
+            false => Err(Denied::Unauthenticated),
+        }
+    }
+}
+
+/// The token of `Bearer TOKEN`.
+fn bearer(header: &str) -> Option<&str> {
+    let (scheme, token) = header.trim().split_once(' ')?;
+    let token = token.trim_start();
+    let whole = !token.is_empty() && !token.contains(' ');
+    (scheme.eq_ignore_ascii_case("bearer") && whole).then_some(token)
+}
+
+#[cfg(test)]
+mod tests;

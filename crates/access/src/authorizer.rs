@@ -1,0 +1,132 @@
+//! Whether somebody may.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use krablet_kube::{Call, Kube, Verb};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use crate::tokens::{AT_ONCE, DEADLINE};
+use crate::verdicts::Verdicts;
+use crate::{Attributes, Denied, ReviewError, User};
+
+const SUBJECT_ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+
+pub enum Authorizer {
+    AlwaysAllow,
+    Webhook(SubjectReviews),
+}
+
+type Question = (User, &'static str, &'static str);
+
+/// Asks the API server.
+pub struct SubjectReviews {
+    kube: Kube,
+    node_name: String,
+    known: Verdicts<Question, bool>,
+    allowed_lasts: Duration,
+    denied_lasts: Duration,
+    turns: Arc<Semaphore>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    status: AnswerStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AnswerStatus {
+    allowed: bool,
+}
+
+impl Authorizer {
+    /// Lets the user pass if any one of the subresources is his.
+    pub async fn authorize(&self, user: &User, wanted: &Attributes) -> Result<(), Denied> {
+        let Authorizer::Webhook(reviews) = self else {
+            return Ok(());
+        };
+        for subresource in &wanted.subresources {
+            match reviews.review(user, wanted.verb, subresource).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(why) => {
+                    let (name, verb) = (&user.name, wanted.verb);
+                    tracing::error!(user = name, verb, subresource, err = %why, "Authorization error");
+                    return Err(Denied::Unknown(format!(
+                        "Authorization error (user={name}, verb={verb}, resource=nodes, subresource={subresource})"
+                    )));
+                }
+            }
+        }
+        Err(Denied::Forbidden(format!(
+            "Forbidden (user={}, verb={}, resource=nodes, subresource(s)=[{}])\n",
+            user.name,
+            wanted.verb,
+            wanted.subresources.join(" "),
+        )))
+    }
+}
+
+impl SubjectReviews {
+    /// `authorization.webhook.cacheAuthorizedTTL`, `cacheUnauthorizedTTL`.
+    pub fn new(
+        kube: Kube,
+        node_name: String,
+        allowed_lasts: Duration,
+        denied_lasts: Duration,
+    ) -> Self {
+        Self {
+            kube,
+            node_name,
+            known: Verdicts::new(),
+            allowed_lasts,
+            denied_lasts,
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+        }
+    }
+
+    async fn review(
+        &self,
+        user: &User,
+        verb: &'static str,
+        subresource: &'static str,
+    ) -> Result<bool, ReviewError> {
+        let question = (user.clone(), verb, subresource);
+        if let Some(known) = self.known.get(&question) {
+            return Ok(known);
+        }
+        let _turn = self.turns.try_acquire().map_err(|_| ReviewError::Busy)?;
+        let body = json!({
+            "kind": "SubjectAccessReview",
+            "apiVersion": "authorization.k8s.io/v1",
+            "spec": {
+                "user": user.name,
+                "uid": user.uid,
+                "groups": user.groups,
+                "extra": user.extra,
+                "resourceAttributes": {
+                    "verb": verb,
+                    "version": "v1",
+                    "resource": "nodes",
+                    "subresource": subresource,
+                    "name": self.node_name,
+                },
+            },
+        });
+        let call = Call::new(Verb::Create, SUBJECT_ACCESS_REVIEWS.to_owned())
+            .body(body.to_string())
+            .deadline(DEADLINE);
+        let answer: Answer = self.kube.object(call).await?;
+        let allowed = answer.status.allowed;
+        let lasts = match allowed {
+            true => self.allowed_lasts,
+            false => self.denied_lasts,
+        };
+        self.known.put(question, allowed, lasts);
+        Ok(allowed)
+    }
+}

@@ -1,0 +1,71 @@
+//! Nobody passes without being known and allowed: this stands before every handler, unknown paths included.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::{HeaderValue, StatusCode, header};
+use krablet_access::{Attributes, Credentials, Denied, attributes};
+use rustls::pki_types::{CertificateDer, UnixTime};
+
+use super::SharedDoor;
+use super::answers::refuse;
+
+/// The certificates a client showed in the handshake; put into each request of the connection.
+#[derive(Clone, Default)]
+pub(crate) struct PeerCertificates(pub(crate) Arc<Vec<CertificateDer<'static>>>);
+
+pub(super) async fn guard(
+    State(door): State<SharedDoor>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let asker = Asker::of(&request);
+    match asker.admit(&door).await {
+        Ok(()) => next.run(request).await,
+        Err(Denied::Unauthenticated) => refuse(StatusCode::UNAUTHORIZED, "Unauthorized"),
+        Err(Denied::Forbidden(why)) => refuse(StatusCode::FORBIDDEN, why),
+        Err(Denied::Unknown(why)) => refuse(StatusCode::INTERNAL_SERVER_ERROR, why),
+    }
+}
+
+/// What a request says of who asks for what.
+struct Asker {
+    peer: PeerCertificates,
+    authorization: Option<HeaderValue>,
+    wanted: Attributes,
+}
+
+impl Asker {
+    fn of(request: &Request) -> Self {
+        let peer = request.extensions().get::<PeerCertificates>().cloned();
+        Self {
+            peer: peer.unwrap_or_default(),
+            authorization: request.headers().get(header::AUTHORIZATION).cloned(),
+            wanted: attributes(request.method(), request.uri().path()),
+        }
+    }
+
+    async fn admit(&self, door: &SharedDoor) -> Result<(), Denied> {
+        let header = self.authorization.as_ref();
+        let seconds = door.parts.view.now().as_second();
+        let since_epoch = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+        let access = &door.parts.access;
+        let shown = Credentials {
+            chain: &self.peer.0,
+            authorization: header.and_then(|h| h.to_str().ok()),
+            now: UnixTime::since_unix_epoch(since_epoch),
+        };
+        let user = access.authenticator.authenticate(shown).await?;
+        access.authorizer.authorize(&user, &self.wanted).await
+    }
+}
+
+pub(super) async fn debugging_disabled(_: Request, _: Next) -> Response {
+    refuse(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "Debug endpoints are disabled.",
+    )
+}

@@ -1,0 +1,153 @@
+//! The HTTPS door: everything the agent can be asked, for those who may ask it.
+
+mod answers;
+mod guard;
+mod logs;
+mod place;
+mod query;
+mod state;
+mod streams;
+mod tls;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::{MethodRouter, get, post};
+use krablet_access::{Authenticator, Authorizer};
+use krablet_cri::{RuntimeService, StreamingService};
+use krablet_logs::LogWatch;
+use krablet_pod::PodUid;
+use krablet_pod::observed::ObservedPod;
+
+use crate::View;
+use crate::listen::Listener;
+use crate::web::read_only_routes;
+
+pub use tls::{ServingPair, TlsLimits};
+
+pub(crate) use guard::PeerCertificates;
+use streams::Streams;
+
+/// What the HTTPS door sees of the node beyond what everybody may see.
+pub trait Inside: Send + Sync {
+    /// What the runtime was last seen to hold of a pod.
+    fn observed(&self, uid: &PodUid) -> Option<Arc<ObservedPod>>;
+    /// The same of all pods.
+    fn all_observed(&self) -> Vec<Arc<ObservedPod>>;
+    /// The configuration in force, as `/configz` tells it.
+    fn configuration(&self) -> serde_json::Value;
+    /// The UID the API server knows a pod by; a static pod has the one of its mirror pod.
+    fn api_uid(&self, uid: &PodUid) -> Option<PodUid>;
+}
+
+/// Who may come in, and by which rules.
+pub struct Access {
+    pub authenticator: Authenticator,
+    pub authorizer: Authorizer,
+}
+
+pub struct SecureParts {
+    pub view: View,
+    pub inside: Arc<dyn Inside>,
+    pub access: Access,
+    pub runtime: Arc<dyn RuntimeService>,
+    pub streaming: Arc<dyn StreamingService>,
+    /// `enableDebuggingHandlers`
+    pub debugging: bool,
+    /// `streamingConnectionIdleTimeout`
+    pub idle: Duration,
+}
+
+/// What handlers share.
+pub(crate) struct Door {
+    pub(crate) parts: SecureParts,
+    pub(crate) log_watch: LogWatch,
+    pub(crate) streams: Streams,
+}
+
+pub(crate) type SharedDoor = Arc<Door>;
+
+/// Serves until dropped; the error says why it cannot.
+pub async fn serve_secure(
+    listener: Listener,
+    pair: &ServingPair,
+    limits: &TlsLimits,
+    parts: SecureParts,
+) -> Result<(), String> {
+    let (config, unknown) = tls::server_config(pair, limits)?;
+    if !unknown.is_empty() {
+        let suites = unknown.join(", ");
+        tracing::warn!(
+            suites,
+            "tlsCipherSuites: these are not offered, for they are not known to be safe"
+        );
+    }
+    let door = Arc::new(Door {
+        log_watch: LogWatch::new().map_err(|e| format!("watching logs: {e}"))?,
+        streams: Streams::new(parts.idle),
+        parts,
+    });
+    let router = router(&door);
+    listener.serve_tls(Arc::new(config), router).await;
+    Ok(())
+}
+
+fn router(door: &SharedDoor) -> Router {
+    let view = door.parts.view.clone();
+    let open = read_only_routes().with_state(view);
+    let debug = match door.parts.debugging {
+        true => debug_routes(),
+        false => debug_routes().layer(axum::middleware::from_fn(guard::debugging_disabled)),
+    };
+    let guarded = axum::middleware::from_fn_with_state(door.clone(), guard::guard);
+    debug
+        .with_state(door.clone())
+        .merge(open)
+        .fallback(answers::not_found)
+        .layer(guarded)
+}
+
+type Route = (&'static str, fn() -> MethodRouter<SharedDoor>);
+
+/// What is shut with `enableDebuggingHandlers: false`.
+const DEBUG_ROUTES: &[Route] = &[
+    ("/configz", || get(state::configz)),
+    ("/runningpods/", || get(state::running_pods)),
+    ("/containerLogs/{namespace}/{pod}/{container}", || {
+        get(logs::container_logs)
+    }),
+    ("/exec/{namespace}/{pod}/{container}", || {
+        get(streams::exec).post(streams::exec)
+    }),
+    ("/exec/{namespace}/{pod}/{uid}/{container}", || {
+        get(streams::exec).post(streams::exec)
+    }),
+    ("/attach/{namespace}/{pod}/{container}", || {
+        get(streams::attach).post(streams::attach)
+    }),
+    ("/attach/{namespace}/{pod}/{uid}/{container}", || {
+        get(streams::attach).post(streams::attach)
+    }),
+    ("/run/{namespace}/{pod}/{container}", || post(streams::run)),
+    ("/run/{namespace}/{pod}/{uid}/{container}", || {
+        post(streams::run)
+    }),
+    ("/portForward/{namespace}/{pod}", || {
+        get(streams::port_forward).post(streams::port_forward)
+    }),
+    ("/portForward/{namespace}/{pod}/{uid}", || {
+        get(streams::port_forward).post(streams::port_forward)
+    }),
+];
+
+fn debug_routes() -> Router<SharedDoor> {
+    DEBUG_ROUTES
+        .iter()
+        .fold(Router::new(), |router, (path, make)| {
+            router.route(path, make())
+        })
+}
+
+#[cfg(test)]
+mod tests;

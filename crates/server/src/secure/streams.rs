@@ -1,0 +1,375 @@
+//! Commands in containers, their terminals, and ports of pods: the runtime says where it serves them, and the client's
+//! connection is joined to that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderName, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use krablet_cri::{Error, v1};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use super::SharedDoor;
+use super::answers::refuse;
+use super::place::Place;
+use super::query::{NO_STREAMS, stream_query};
+
+/// Streams at a time; who comes then is told to come again.
+const MAX_STREAMS: usize = 512;
+/// For the runtime to take a connection and to answer on it.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+const BUFFER: usize = 64 * 1024;
+/// A command that `/run` runs may take so long.
+const RUN_DEADLINE: Duration = Duration::from_secs(120);
+
+type Pairs = Vec<(String, String)>;
+
+pub(super) async fn exec(
+    State(door): State<SharedDoor>,
+    Path(place): Path<Place>,
+    Query(pairs): Query<Pairs>,
+    request: Request,
+) -> Response {
+    let Some(query) = stream_query(&pairs) else {
+        return refuse(StatusCode::BAD_REQUEST, NO_STREAMS);
+    };
+    let id = match door.running_container(&place) {
+        Ok(id) => id,
+        Err(refused) => return *refused,
+    };
+    let command = pairs.into_iter().filter(|(key, _)| key == "command");
+    let wanted = v1::ExecRequest {
+        container_id: id.to_string(),
+        cmd: command.map(|(_, word)| word).collect(),
+        tty: query.tty,
+        stdin: query.stdin,
+        stdout: query.stdout,
+        stderr: query.stderr,
+    };
+    let place = door.parts.streaming.exec(wanted).await;
+    door.streams.join(request, place).await
+}
+
+pub(super) async fn attach(
+    State(door): State<SharedDoor>,
+    Path(place): Path<Place>,
+    Query(pairs): Query<Pairs>,
+    request: Request,
+) -> Response {
+    let Some(query) = stream_query(&pairs) else {
+        return refuse(StatusCode::BAD_REQUEST, NO_STREAMS);
+    };
+    let id = match door.running_container(&place) {
+        Ok(id) => id,
+        Err(refused) => return *refused,
+    };
+    // Whether there is a terminal was settled when the container was made.
+    let tty = door.has_terminal(&place).unwrap_or(query.tty);
+    let wanted = v1::AttachRequest {
+        container_id: id.to_string(),
+        stdin: query.stdin,
+        tty,
+        stdout: query.stdout,
+        stderr: query.stderr && !tty,
+    };
+    let place = door.parts.streaming.attach(wanted).await;
+    door.streams.join(request, place).await
+}
+
+pub(super) async fn port_forward(
+    State(door): State<SharedDoor>,
+    Path(place): Path<Place>,
+    request: Request,
+) -> Response {
+    let id = match door.ready_sandbox(&place) {
+        Ok(id) => id,
+        Err(refused) => return *refused,
+    };
+    let place = door.parts.streaming.port_forward(id.as_str()).await;
+    door.streams.join(request, place).await
+}
+
+/// A command to its end, and what it wrote.
+pub(super) async fn run(
+    State(door): State<SharedDoor>,
+    Path(place): Path<Place>,
+    Query(pairs): Query<Pairs>,
+) -> Response {
+    let id = match door.running_container(&place) {
+        Ok(id) => id,
+        Err(refused) => return *refused,
+    };
+    let command = pairs.iter().find(|(key, _)| key == "cmd");
+    let command = command.map_or("", |(_, value)| value.as_str());
+    let command = command.split(' ').map(str::to_owned).collect();
+    let runtime = &door.parts.runtime;
+    match runtime.exec_sync(id.as_str(), command, RUN_DEADLINE).await {
+        Ok(done) if done.exit_code == 0 => {
+            let mut out = done.stdout;
+            out.extend_from_slice(&done.stderr);
+            ([(header::CONTENT_TYPE, "application/json")], out).into_response()
+        }
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            let why = format!("command exited with {}: {said}", done.exit_code);
+            refuse(StatusCode::INTERNAL_SERVER_ERROR, why)
+        }
+        Err(e) => refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+    }
+}
+
+/// The streams that are joined now; dropping it parts them.
+pub(crate) struct Streams {
+    idle: Duration,
+    places: Arc<Semaphore>,
+    joined: Mutex<JoinSet<()>>,
+}
+
+impl Streams {
+    pub(super) fn new(idle: Duration) -> Self {
+        Self {
+            idle,
+            places: Arc::new(Semaphore::new(MAX_STREAMS)),
+            joined: Mutex::default(),
+        }
+    }
+
+    /// Asks the runtime for the same upgrade at its own place, and joins the two if it grants it.
+    async fn join(&self, request: Request, url: Result<String, Error>) -> Response {
+        let url = match url {
+            Ok(url) => url,
+            Err(e) => return runtime_refused(&e),
+        };
+        if !asks_for_upgrade(&request) {
+            return refuse(StatusCode::BAD_REQUEST, "Upgrade request required");
+        }
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            let why = "too many streams are open on this node, try again later";
+            return refuse(StatusCode::TOO_MANY_REQUESTS, why);
+        };
+        let answer = timeout(ANSWER_DEADLINE, self.dial(request, &url, place)).await;
+        match answer {
+            Ok(Ok(response)) => response,
+            Ok(Err(why)) => {
+                tracing::error!(err = why, "Error while proxying request");
+                refuse(StatusCode::INTERNAL_SERVER_ERROR, why)
+            }
+            Err(_) => {
+                let why = "the runtime did not answer in time where it serves its streams";
+                refuse(StatusCode::INTERNAL_SERVER_ERROR, why)
+            }
+        }
+    }
+
+    async fn dial(
+        &self,
+        mut request: Request,
+        url: &str,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Response, String> {
+        let target: Uri = url.parse().map_err(|_| "the runtime's URL is none")?;
+        let host = target.authority().ok_or("the runtime's URL has no host")?;
+        let (name, port) = (host.host(), host.port_u16().unwrap_or(80));
+        let name = name.trim_matches(['[', ']']);
+        let stream = TcpStream::connect((name, port)).await;
+        let stream = stream.map_err(|e| format!("error dialing backend: {e}"))?;
+        stream.set_nodelay(true).map_err(|e| e.to_string())?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake::<_, Body>(TokioIo::new(stream))
+                .await
+                .map_err(|e| e.to_string())?;
+        let mut joined = self.joined.lock().await;
+        while joined.try_join_next().is_some() {}
+        joined.spawn(async move {
+            // Ends when the connection is upgraded, and then belongs to the upgrade.
+            if let Err(e) = connection.with_upgrades().await {
+                tracing::debug!(err = %e, "A stream of the runtime ended badly");
+            }
+        });
+        drop(joined);
+        let client = hyper::upgrade::on(&mut request);
+        let asked = outgoing(&request, &target)?;
+        let mut answer = sender
+            .send_request(asked)
+            .await
+            .map_err(|e| e.to_string())?;
+        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let (head, body) = answer.into_parts();
+            return Ok(Response::from_parts(head, Body::new(body)));
+        }
+        let runtime = hyper::upgrade::on(&mut answer);
+        let idle = self.idle;
+        self.joined.lock().await.spawn(async move {
+            let _place = place;
+            let (Ok(client), Ok(runtime)) = tokio::join!(client, runtime) else {
+                return;
+            };
+            couple(TokioIo::new(client), TokioIo::new(runtime), idle).await;
+        });
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = answer.status();
+        *response.headers_mut() = answer.headers().clone();
+        Ok(response)
+    }
+}
+
+fn runtime_refused(e: &Error) -> Response {
+    let code = match e.is_not_found() {
+        true => StatusCode::NOT_FOUND,
+        false => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    refuse(code, e.to_string())
+}
+
+fn asks_for_upgrade(request: &Request) -> bool {
+    let connection = request.headers().get_all(header::CONNECTION);
+    let mut words = connection
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    let upgrades = words.any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    upgrades && request.headers().contains_key(header::UPGRADE)
+}
+
+/// The client's request as the runtime gets it: its own credentials are nobody else's business.
+fn outgoing(request: &Request, target: &Uri) -> Result<http::Request<Body>, String> {
+    const KEPT: [HeaderName; 2] = [header::CONNECTION, header::UPGRADE];
+    let path = target.path_and_query().map_or("/", |p| p.as_str());
+    let host = target.authority().map_or("", |a| a.as_str());
+    let mut asked = http::Request::builder()
+        .method(request.method())
+        .uri(path)
+        .header(header::HOST, host);
+    for (name, value) in request.headers() {
+        let streams = name.as_str().starts_with("x-stream-protocol-version")
+            || name.as_str().starts_with("sec-websocket-");
+        if KEPT.contains(name) || streams {
+            asked = asked.header(name, value);
+        }
+    }
+    asked.body(Body::empty()).map_err(|e| e.to_string())
+}
+
+/// Copies both ways until one side ends, or nothing was said either way for as long as may be.
+async fn couple(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    runtime: impl AsyncRead + AsyncWrite + Unpin,
+    idle: Duration,
+) {
+    let (said, mut heard) = watch::channel(Instant::now());
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_runtime, mut to_runtime) = tokio::io::split(runtime);
+    let quiet = async {
+        loop {
+            let last = *heard.borrow_and_update();
+            tokio::time::sleep_until(last + idle).await;
+            if *heard.borrow() == last {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        () = copy(&mut from_runtime, &mut to_client, &said) => {
+            // All of it is said.
+            let _ = to_client.shutdown().await;
+        }
+        () = copy(&mut from_client, &mut to_runtime, &said) => {}
+        () = quiet, if !idle.is_zero() => {}
+    }
+}
+
+async fn copy(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    said: &watch::Sender<Instant>,
+) {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let count = match from.read(&mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => count,
+        };
+        said.send_replace(Instant::now());
+        if to.write_all(&buffer[..count]).await.is_err() || to.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[tokio::test(start_paused = true)]
+    async fn two_ends_are_one_line_until_one_lets_go() {
+        let (mut here, client) = tokio::io::duplex(64);
+        let (mut there, runtime) = tokio::io::duplex(64);
+        let line = tokio::spawn(couple(client, runtime, HOUR));
+        here.write_all(b"ask").await.unwrap();
+        let mut heard = [0; 3];
+        there.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"ask");
+        there.write_all(b"told").await.unwrap();
+        drop(there);
+        let mut rest = Vec::new();
+        here.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"told");
+        line.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_goes_frees_the_runtime() {
+        let (here, client) = tokio::io::duplex(64);
+        let (mut there, runtime) = tokio::io::duplex(64);
+        let line = tokio::spawn(couple(client, runtime, HOUR));
+        drop(here);
+        line.await.unwrap();
+        let mut rest = Vec::new();
+        there.read_to_end(&mut rest).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_a_line_and_words_prolong_it() {
+        let begun = Instant::now();
+        let (mut here, client) = tokio::io::duplex(64);
+        let (_there, runtime) = tokio::io::duplex(64);
+        let line = tokio::spawn(couple(client, runtime, HOUR));
+        tokio::time::sleep(HOUR / 2).await;
+        here.write_all(b"still here").await.unwrap();
+        line.await.unwrap();
+        assert_eq!(begun.elapsed(), HOUR + HOUR / 2);
+    }
+
+    #[test]
+    fn the_runtime_gets_what_it_needs_and_no_more() {
+        let request = http::Request::builder()
+            .method("POST")
+            .uri("/exec/ns/p/c?command=ls")
+            .header("Authorization", "Bearer secret")
+            .header("Connection", "Upgrade")
+            .header("Upgrade", "SPDY/3.1")
+            .header("X-Stream-Protocol-Version", "v4.channel.k8s.io")
+            .body(Body::empty())
+            .unwrap();
+        assert!(asks_for_upgrade(&request));
+        let target = "http://127.0.0.1:4321/exec/token".parse().unwrap();
+        let asked = outgoing(&request, &target).unwrap();
+        assert_eq!(asked.uri(), "/exec/token");
+        let mut names: Vec<&str> = asked.headers().keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            ["connection", "host", "upgrade", "x-stream-protocol-version"]
+        );
+    }
+}

@@ -1,0 +1,301 @@
+//! Every path with every method for everyone: nobody unknown gets further than the guard, nobody without the
+//! right gets further either, and who has it reaches the handler.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use jiff::Timestamp;
+use krablet_access::{SubjectReviews, TokenReviews};
+use krablet_cri::{CallLog, Deadlines, Endpoint, RuntimeClient};
+use krablet_events::Recorder;
+use krablet_kube::{Api, ApiError, Call, Kube, Watch};
+use krablet_pod::PodUid;
+use krablet_pod::api::{Container, Pod, PodSpec};
+use krablet_pod::observed::ObservedPod;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::NodeView;
+use crate::web::READ_ONLY_ROUTES;
+
+/// Every token is its user's name; one of them may do everything.
+struct Server;
+
+#[async_trait::async_trait]
+impl Api for Server {
+    async fn call(&self, call: Call) -> Result<Bytes, ApiError> {
+        let body: Value = serde_json::from_slice(&call.body.unwrap()).unwrap();
+        let spec = &body["spec"];
+        let status = match spec["token"].as_str() {
+            Some("nonsense") => json!({"authenticated": false}),
+            Some(name) => json!({"authenticated": true, "user": {"username": name}}),
+            None => json!({"allowed": spec["user"] == "right"}),
+        };
+        Ok(json!({"status": status}).to_string().into())
+    }
+
+    async fn watch(&self, _: Call) -> Result<Watch, ApiError> {
+        Err(ApiError::Connection("nothing to watch".into()))
+    }
+
+    fn reconnect(&self) {}
+}
+
+struct Node {
+    recorder: Recorder,
+    bell: watch::Sender<u64>,
+}
+
+impl NodeView for Node {
+    fn pods(&self) -> Vec<Pod> {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some("p".into());
+        pod.metadata.namespace = Some("ns".into());
+        pod.metadata.uid = Some("u".into());
+        pod.spec = Some(PodSpec {
+            containers: vec![Container {
+                name: "c".into(),
+                ..Container::default()
+            }],
+            ..PodSpec::default()
+        });
+        vec![pod]
+    }
+    fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
+        let mut pods = self.pods().into_iter();
+        pods.find(|_| namespace == "ns" && name == "p")
+    }
+    fn pod_changes(&self) -> watch::Receiver<u64> {
+        self.bell.subscribe()
+    }
+    fn events(&self) -> &Recorder {
+        &self.recorder
+    }
+    fn failing_checks(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+    fn check_names(&self) -> &'static [&'static str] {
+        &["ping"]
+    }
+    fn metrics(&self) -> String {
+        String::new()
+    }
+    fn probe_metrics(&self) -> String {
+        String::new()
+    }
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+}
+
+struct Nothing;
+
+impl Inside for Nothing {
+    fn observed(&self, _: &PodUid) -> Option<Arc<ObservedPod>> {
+        None
+    }
+    fn all_observed(&self) -> Vec<Arc<ObservedPod>> {
+        Vec::new()
+    }
+    fn configuration(&self) -> Value {
+        json!({"port": 10250})
+    }
+    fn api_uid(&self, _: &PodUid) -> Option<PodUid> {
+        None
+    }
+}
+
+fn door(debugging: bool) -> Router {
+    let kube = Kube::new(Arc::new(Server));
+    let minute = Duration::from_secs(60);
+    let endpoint = Endpoint::parse("unix:///nonexistent/runtime.sock").unwrap();
+    let runtime = RuntimeClient::new(&endpoint, Deadlines::default(), CallLog::default());
+    let runtime = Arc::new(runtime);
+    let parts = SecureParts {
+        view: Arc::new(Node {
+            recorder: Recorder::new(|| Timestamp::UNIX_EPOCH),
+            bell: watch::Sender::new(0),
+        }),
+        inside: Arc::new(Nothing),
+        access: Access {
+            authenticator: Authenticator {
+                tokens: Some(TokenReviews::new(kube.clone(), minute)),
+                ..Authenticator::default()
+            },
+            authorizer: Authorizer::Webhook(SubjectReviews::new(kube, "n".into(), minute, minute)),
+        },
+        runtime: runtime.clone(),
+        streaming: runtime,
+        debugging,
+        idle: minute,
+    };
+    router(&Arc::new(Door {
+        log_watch: LogWatch::new().unwrap(),
+        streams: Streams::new(parts.idle),
+        parts,
+    }))
+}
+
+async fn ask(router: &Router, method: &Method, path: &str, token: Option<&str>) -> (u16, String) {
+    let mut request = Request::builder().method(method).uri(path);
+    if let Some(token) = token {
+        request = request.header("Authorization", format!("Bearer {token}"));
+    }
+    let request = request.body(Body::empty()).unwrap();
+    let answer = router.clone().oneshot(request).await.unwrap();
+    let code = answer.status().as_u16();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    (code, String::from_utf8_lossy(&body).into_owned())
+}
+
+/// A path as a client would write it.
+fn example(route: &str) -> String {
+    let names = [
+        ("{namespace}", "ns"),
+        ("{pod}", "p"),
+        ("{uid}", "u"),
+        ("{container}", "c"),
+        ("{check}", "ping"),
+    ];
+    let path = names.iter().fold(route.to_owned(), |path, (name, value)| {
+        path.replace(name, value)
+    });
+    assert!(!path.contains('{'), "{route}: no example for a part of it");
+    path
+}
+
+#[tokio::test]
+async fn every_path_by_every_method_for_everyone() {
+    let router = door(true);
+    let debug = DEBUG_ROUTES.iter().map(|(path, _)| *path);
+    let open = READ_ONLY_ROUTES.iter().map(|(path, _)| *path);
+    let more = [
+        "/healthz",
+        "/healthz/{check}",
+        "/",
+        "/unknown",
+        "/stats/summary",
+    ];
+    let methods = [
+        Method::GET,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::HEAD,
+        Method::OPTIONS,
+    ];
+    for route in debug.chain(open).chain(more) {
+        let path = example(route);
+        for method in &methods {
+            let case = format!("{method} {path}");
+            let (code, _) = ask(&router, method, &path, None).await;
+            assert_eq!(code, 401, "{case}");
+            let (code, _) = ask(&router, method, &path, Some("nonsense")).await;
+            assert_eq!(code, 401, "{case}");
+            let (code, why) = ask(&router, method, &path, Some("weak")).await;
+            assert_eq!(code, 403, "{case}");
+            let head = *method == Method::HEAD;
+            assert!(
+                head || why.starts_with("Forbidden (user=weak, verb="),
+                "{case}: {why}"
+            );
+            let (code, _) = ask(&router, method, &path, Some("right")).await;
+            assert!(code != 401 && code != 403, "{case}: {code}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_those_find_who_may() {
+    let router = door(true);
+    let cases = [
+        (
+            "GET",
+            "/configz",
+            200,
+            r#"{"kubeletconfig":{"port":10250}}"#,
+        ),
+        (
+            "GET",
+            "/runningpods/",
+            200,
+            r#"{"apiVersion":"v1","items":[],"kind":"PodList","metadata":{}}"#,
+        ),
+        ("GET", "/unknown", 404, "404 page not found\n"),
+        (
+            "GET",
+            "/containerLogs/ns/other/c",
+            404,
+            r#"pod "other" does not exist"#,
+        ),
+        (
+            "GET",
+            "/containerLogs/ns/p/x",
+            404,
+            r#"container "x" not found in pod "p""#,
+        ),
+        (
+            "GET",
+            "/containerLogs/ns/p/c",
+            400,
+            r#"container "c" in pod "p" is not available"#,
+        ),
+        (
+            "GET",
+            "/containerLogs/ns/p/c?tailLines=x",
+            400,
+            r#"{"message": "Unable to decode query."}"#,
+        ),
+        (
+            "GET",
+            "/containerLogs/ns/p/c?tailLines=-1",
+            422,
+            r#"{"message": "Invalid request."}"#,
+        ),
+        (
+            "POST",
+            "/exec/ns/p/c",
+            400,
+            "you must specify at least 1 of stdin, stdout, stderr",
+        ),
+        (
+            "POST",
+            "/exec/ns/other/c?output=1",
+            404,
+            "pod does not exist",
+        ),
+        ("POST", "/exec/ns/p/c?output=1", 404, "pod not found"),
+        ("POST", "/portForward/ns/p/other", 404, "pod not found"),
+        ("POST", "/configz", 405, ""),
+    ];
+    for (method, path, code, text) in cases {
+        let method: Method = method.parse().unwrap();
+        let found = ask(&router, &method, path, Some("right")).await;
+        assert_eq!(found, (code, text.to_owned()), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn debugging_handlers_can_be_shut() {
+    let router = door(false);
+    for (route, _) in DEBUG_ROUTES {
+        let (code, why) = ask(&router, &Method::GET, &example(route), Some("right")).await;
+        let disabled = StatusCode::METHOD_NOT_ALLOWED.as_u16();
+        assert_eq!(
+            (code, &*why),
+            (disabled, "Debug endpoints are disabled."),
+            "{route}"
+        );
+        let (code, _) = ask(&router, &Method::GET, &example(route), None).await;
+        assert_eq!(code, 401, "{route}");
+    }
+    let (code, _) = ask(&router, &Method::GET, "/pods", Some("right")).await;
+    assert_eq!(code, 200);
+}
