@@ -3,15 +3,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use k8s_openapi::api::node::v1::RuntimeClass;
 use krablet_checkpoint::{DesiredPods as Remembered, Saver};
 use krablet_events::sink::{Sink, SinkConfig, SinkDeps};
-use krablet_kube::{Kube, Reflector};
+use krablet_kube::{Kube, Reflector, ReflectorConfig, drop_managed_fields, paths};
 use krablet_linux::WallClock;
 use krablet_pod::PodUid;
 use krablet_pod::api::{Node, Pod};
 use krablet_pod::marks::PodSource;
+use krablet_runtime::ClassTeller;
 use krablet_sources::{ApiSource, SourceSet};
 use krablet_status::sender::{ApiPods, Sender, SenderConfig, SenderDeps, SenderHandle};
+use krablet_tokens::{KubeIssuer, Tokens};
+use krablet_volumes::{ClusterObjects, KubeObjects};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -46,15 +50,29 @@ pub(crate) struct ClusterTasks {
     sender_handle: SenderHandle,
     sink: Sink,
     mirrors: Mirrors,
+    classes: ClassTeller,
+    class_source: Reflector<RuntimeClass, ClassSink>,
 }
 
+type ClassSink = watch::Sender<Option<Vec<Arc<RuntimeClass>>>>;
+
 impl Cluster {
+    /// What volumes ask of the API server.
+    pub(crate) fn volume_objects(&self) -> Arc<dyn ClusterObjects> {
+        Arc::new(KubeObjects(self.kube.clone()))
+    }
+
+    pub(crate) fn tokens(&self, clock: &Arc<dyn WallClock>, seed: u64) -> Tokens {
+        Tokens::new(Arc::new(KubeIssuer(self.kube.clone())), clock.clone(), seed)
+    }
+
     pub(crate) fn build(
         self,
         handle: &AgentHandle,
         sources: &BTreeSet<PodSource>,
         clock: &Arc<dyn WallClock>,
         seed: u64,
+        classes: ClassTeller,
     ) -> (ClusterTasks, SenderHandle) {
         let clock = clock.clone();
         let (sender, sender_handle) = krablet_status::sender::build(
@@ -86,6 +104,16 @@ impl Cluster {
                 }),
             },
         );
+        let (class_source, _) = Reflector::new(
+            self.kube.api().clone(),
+            ReflectorConfig {
+                path: paths::RUNTIME_CLASSES.to_owned(),
+                query: Vec::new(),
+                slim: drop_managed_fields,
+                seed,
+            },
+            classes.list.clone(),
+        );
         let tasks = ClusterTasks {
             pods,
             reach,
@@ -104,6 +132,8 @@ impl Cluster {
                 node: self.node,
                 sources: sources.clone(),
             },
+            classes,
+            class_source,
         };
         (tasks, sender_handle)
     }
@@ -120,6 +150,8 @@ impl ClusterTasks {
             sender_handle,
             sink,
             mirrors,
+            classes,
+            class_source,
         } = self;
         tasks.spawn(async move {
             // Before the API server speaks: its first set says what of this still holds.
@@ -131,6 +163,10 @@ impl ClusterTasks {
         tasks.spawn(sender.run());
         tasks.spawn(sink.run());
         tasks.spawn(mirrors.run());
+        tasks.spawn(async move {
+            classes.wanted().await;
+            class_source.run().await;
+        });
         tasks.spawn(async move {
             while reach.changed().await.is_ok() {
                 if reach.borrow_and_update().is_reached() {

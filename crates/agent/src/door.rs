@@ -164,6 +164,7 @@ impl Door {
         let before = self.admission.admitted().pods.len();
         self.admission.retain(&keep);
         self.waiting.retain(|uid, _| keep(uid));
+        self.doubted.retain(|uid, _| keep(uid));
         if self.admission.admitted().pods.len() != before {
             self.write_down();
         }

@@ -7,6 +7,7 @@ mod clearing;
 mod cluster;
 mod door;
 mod entry;
+mod held_volumes;
 mod housekeeping;
 mod mirrors;
 mod mono;
@@ -26,15 +27,20 @@ use krablet_core::status::NodeFacts;
 use krablet_core::worker::{Periods, PodWorkers};
 use krablet_cri::{ImageService, RuntimeService};
 use krablet_events::Recorder;
-use krablet_linux::{Cgroups, Files, Mounts, WallClock};
+use krablet_images::PullRecords;
+use krablet_linux::{Cgroups, Files, Mounts, Tools, Trees, WallClock};
 use krablet_metrics::Metrics;
 use krablet_net::Net;
+use krablet_objects::Referents;
 use krablet_observer::{Observer, ObserverConfig, ObserverDeps, ObserverHandle};
 use krablet_pod::marks::PodSource;
 use krablet_probes::{Probes, ProbesConfig, ProbesDeps, ProbesHandle};
 use krablet_runtime::gc::{ContainerGc, GcSettings};
+use krablet_runtime::images::gc::{ImageGc, ImageGcDeps};
 use krablet_runtime::rotation::{LogRotation, RotationConfig, RotationDeps};
-use krablet_runtime::{PodRuntime, RuntimeConfig, RuntimeDeps};
+use krablet_runtime::{
+    ClassTeller, ImageDeps, PodRuntime, RuntimeClasses, RuntimeConfig, RuntimeDeps,
+};
 use krablet_sources::{SourceSet, Sources, SourcesEnds};
 use krablet_status::StatusStore;
 use krablet_status::sender::SenderHandle;
@@ -79,11 +85,17 @@ pub struct AgentDeps {
     pub runtime: Arc<dyn RuntimeService>,
     pub images: Arc<dyn ImageService>,
     pub files: Arc<dyn Files>,
+    pub trees: Arc<dyn Trees>,
     pub mounts: Arc<dyn Mounts>,
+    /// Programs of the host.
+    pub tools: Arc<dyn Tools>,
     pub cgroups: Arc<dyn Cgroups>,
     pub net: Arc<dyn Net>,
     pub clock: Arc<dyn WallClock>,
     pub recorder: Recorder,
+    /// ConfigMaps, secrets and services that pods refer to.
+    pub referents: Referents,
+    pub image_deps: ImageDeps,
     /// Who may run here.
     pub door: DoorDeps,
     /// The cluster the node belongs to, if it belongs to one.
@@ -115,13 +127,19 @@ pub struct Agent {
     probes: Probes,
     sources: Sources,
     rotation: LogRotation,
+    image_gc: ImageGc,
     sync_loop: SyncLoop,
     inputs: Inputs,
     cluster: Option<ClusterTasks>,
 }
 
 impl Agent {
-    pub fn build(config: AgentConfig, deps: AgentDeps) -> (Self, AgentHandle) {
+    pub fn build(mut config: AgentConfig, deps: AgentDeps) -> (Self, AgentHandle) {
+        let node = deps.door.node.borrow().clone();
+        let allocatable = &mut config.runtime.node.allocatable;
+        if allocatable.is_empty() {
+            allocatable.clone_from(&node.allocatable);
+        }
         let mono = MonoClock::start();
         let desired = DesiredPods::default();
         let mirrors = desired.clone();
@@ -151,7 +169,17 @@ impl Agent {
             config.volumes,
             VolumesDeps {
                 files: deps.files.clone(),
+                trees: deps.trees.clone(),
                 mounts: deps.mounts.clone(),
+                tools: deps.tools.clone(),
+                clock: deps.clock.clone(),
+                objects: deps.referents.objects.clone(),
+                cluster: deps.cluster.as_ref().map(Cluster::volume_objects),
+                tokens: deps
+                    .cluster
+                    .as_ref()
+                    .map(|c| c.tokens(&deps.clock, config.seed)),
+                node: deps.door.node.clone(),
             },
         ));
         let gc = ContainerGc::new(
@@ -174,7 +202,31 @@ impl Agent {
                 pods: Arc::new(move || views.all()),
             },
         );
-        let metrics = Metrics::default();
+        let metrics = Metrics {
+            images: deps.image_deps.keychain.metrics().clone(),
+            ..Metrics::default()
+        };
+        let verification = config.runtime.images.verification.clone();
+        let root = config.runtime.paths.root.path();
+        let pull_records = verification.map(|policy| {
+            let (files, clock) = (deps.files.clone(), deps.clock.clone());
+            Arc::new(PullRecords::new(policy, root, files, clock))
+        });
+        let mounted = desired.clone();
+        let image_gc = ImageGc::new(
+            config.runtime.images.gc,
+            ImageGcDeps {
+                runtime: deps.runtime.clone(),
+                images: deps.images.clone(),
+                space: deps.image_deps.space.clone(),
+                recorder: deps.recorder.clone(),
+                clock: deps.clock.clone(),
+                metrics: metrics.images.clone(),
+                records: pull_records.clone(),
+                mounted: Arc::new(move || mounted.image_volumes()),
+            },
+        );
+        let classes = ClassTeller::default();
         let accounts = Accounts::new(metrics.workers.clone());
         let runtime = PodRuntime::build(
             config.runtime,
@@ -182,9 +234,18 @@ impl Agent {
                 runtime: deps.runtime.clone(),
                 images: deps.images.clone(),
                 files: deps.files.clone(),
+                mounts: deps.mounts.clone(),
                 net: deps.net.clone(),
                 recorder: deps.recorder.clone(),
                 clock: deps.clock.clone(),
+                objects: deps.referents.objects.clone(),
+                services: deps.referents.services.clone(),
+                keychain: deps.image_deps.keychain.clone(),
+                pull_records,
+                classes: match deps.cluster {
+                    Some(_) => classes.listener(),
+                    None => RuntimeClasses::Ignored,
+                },
                 metrics: metrics.runtime.clone(),
                 epoch: mono.epoch(),
             },
@@ -194,6 +255,7 @@ impl Agent {
             runtime,
             volumes: volumes.clone(),
             cgroups: deps.cgroups.clone(),
+            objects: deps.referents.objects.clone(),
             gc,
             desired: desired.clone(),
             probes: probes_handle.clone(),
@@ -223,7 +285,7 @@ impl Agent {
         let (cluster, sender) = match deps.cluster {
             Some(cluster) => {
                 let (tasks, sender) =
-                    cluster.build(&handle, &config.sources, &deps.clock, config.seed);
+                    cluster.build(&handle, &config.sources, &deps.clock, config.seed, classes);
                 (Some(tasks), Some(sender))
             }
             None => (None, None),
@@ -233,6 +295,7 @@ impl Agent {
             updates,
             changes: observer_handle.take_changes(),
             probes: probes_handle.take_updates(),
+            objects: deps.referents.bell.clone(),
             health: observer_handle.health(),
         };
         let housekeeping = Housekeeping::new(Places {
@@ -259,6 +322,7 @@ impl Agent {
             probes,
             sources,
             rotation,
+            image_gc,
             sync_loop: SyncLoop::new(
                 parts,
                 workers,
@@ -281,6 +345,7 @@ impl Agent {
         tasks.spawn(self.probes.run());
         tasks.spawn(self.sources.run());
         tasks.spawn(self.rotation.run());
+        tasks.spawn(self.image_gc.run());
         tasks.spawn(self.sync_loop.run(self.inputs));
         if let Some(cluster) = self.cluster {
             cluster.spawn(&mut tasks);

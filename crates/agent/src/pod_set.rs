@@ -50,6 +50,17 @@ impl DesiredPods {
         self.with(|s| s.pods.values().cloned().collect())
     }
 
+    /// Images that pods mount as volumes.
+    pub fn image_volumes(&self) -> BTreeSet<String> {
+        let of = |pod: &Arc<Pod>| {
+            let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_deref());
+            let images = volumes.unwrap_or_default().iter();
+            let images = images.filter_map(|v| v.image.as_ref()?.reference.clone());
+            images.collect::<Vec<_>>()
+        };
+        self.with(|s| s.pods.values().flat_map(of).collect())
+    }
+
     /// Whether each of these sources has delivered at least one set.
     pub fn sources_ready(&self, sources: &BTreeSet<PodSource>) -> bool {
         self.with(|s| sources.is_subset(&s.ready))

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use jiff::Timestamp;
 use krablet_core::Mono;
 use krablet_core::actions::{ActionInputs, compute_pod_actions};
 use krablet_core::gc::Fate;
@@ -13,6 +14,7 @@ use krablet_core::status::{self, NodeFacts, StatusInputs};
 use krablet_core::worker::{Desired, Outcome, StatusOverride, Step, Work};
 use krablet_events::{Recorder, Subject, reason};
 use krablet_linux::{Cgroups, WallClock};
+use krablet_objects::Objects;
 use krablet_observer::ObserverHandle;
 use krablet_pod::api::{Pod, PodSpec, PodStatus};
 use krablet_pod::observed::ObservedPod;
@@ -22,13 +24,14 @@ use krablet_probes::ProbesHandle;
 use krablet_runtime::gc::{Claim, ContainerGc, GcRound};
 use krablet_runtime::{PodRuntime, SyncInputs, SyncOutcome, VolumeSource};
 use krablet_status::StatusStore;
-use krablet_volumes::{PodMounts, Volumes};
+use krablet_volumes::{PodMounts, VolumeError, Volumes};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::accounts::Accounts;
 use crate::clearing::{Cleared, Clearing};
+use crate::held_volumes::HeldVolumes;
 use crate::housekeeping::Leftovers;
 use crate::mono::MonoClock;
 use crate::network::NetworkReadiness;
@@ -81,6 +84,7 @@ pub(crate) struct StepParts {
     pub(crate) runtime: PodRuntime,
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) cgroups: Arc<dyn Cgroups>,
+    pub(crate) objects: Arc<dyn Objects>,
     pub(crate) gc: ContainerGc,
     pub(crate) desired: DesiredPods,
     pub(crate) probes: ProbesHandle,
@@ -99,6 +103,7 @@ pub(crate) struct Steps {
     /// Why containers of a pod could last not be started; what their waiting state says.
     start_errors: Mutex<BTreeMap<PodUid, StartErrors>>,
     clearing: Clearing,
+    held_volumes: HeldVolumes,
 }
 
 impl Steps {
@@ -107,6 +112,7 @@ impl Steps {
             parts,
             start_errors: Mutex::default(),
             clearing: Clearing::default(),
+            held_volumes: HeldVolumes::default(),
         }
     }
 
@@ -147,6 +153,11 @@ impl Steps {
         self.parts.runtime.forget_pods(keep);
     }
 
+    /// The pod has ended: what it referred to need not be kept ready for it.
+    pub(crate) fn forget_objects(&self, uid: &PodUid) {
+        self.parts.objects.forget(uid);
+    }
+
     async fn observe(&self, pod: &PodRef, after: Ticket) -> Option<Arc<ObservedPod>> {
         match self.parts.observer.newer_than(pod, after).await {
             Ok(observed) => Some(observed),
@@ -171,6 +182,8 @@ impl Steps {
         after: Ticket,
         cancel: &CancellationToken,
     ) -> Outcome {
+        // First of all: it is fetched while the rest is looked at.
+        self.parts.objects.want(pod);
         let Some(observed) = self.observe(pod_ref, after).await else {
             return Outcome::Failed;
         };
@@ -203,13 +216,19 @@ impl Steps {
             self.warn(pod_ref, reason::NETWORK_NOT_READY, message);
             return Outcome::NetworkNotReady;
         }
-        let mounts = match self.parts.volumes.set_up(pod).await {
-            Ok(mounts) => mounts,
-            Err(e) => {
-                self.warn(pod_ref, reason::FAILED_MOUNT, e.to_string());
+        let set_up = match self.parts.volumes.set_up(pod).await {
+            Ok(set_up) => set_up,
+            Err(errors) => {
+                for e in errors.0 {
+                    self.warn(pod_ref, failed_mount(&e), e.to_string());
+                }
                 return Outcome::Failed;
             }
         };
+        for e in &set_up.stale {
+            self.warn(pod_ref, failed_mount(e), e.to_string());
+        }
+        let renew_at = set_up.renew_at.map(|at| self.mono_at(at));
         self.parts.probes.set_pod(pod, &observed, &status);
         let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
         let qos = qos_class(pod.spec.as_ref().unwrap_or(&PodSpec::default()));
@@ -220,14 +239,15 @@ impl Steps {
                 pod,
                 observed: &observed,
                 verdicts: &verdicts,
-                volumes: &volume_sources(mounts),
+                volumes: &volume_sources(set_up.mounts),
                 cgroup_parent: &self.parts.cgroups.cgroup_parent(&pod_ref.uid, qos),
                 on_sandbox_ready: &|_| self.sandbox_is_ready(pod, pod_ref, &observed),
                 on_killed: &|| Box::pin(self.tell_ends(pod, pod_ref)),
                 cancel,
             })
             .await;
-        self.after_runtime_sync(pod, pod_ref, &observed, result)
+        let outcome = self.after_runtime_sync(pod, pod_ref, &observed, result);
+        no_later_than(outcome, renew_at)
     }
 
     fn needs_sandbox(&self, pod: &Pod, observed: &ObservedPod) -> bool {
@@ -310,8 +330,13 @@ impl Steps {
     fn deadline(&self, pod: &Pod, pod_ref: &PodRef) -> Option<Mono> {
         let standing = self.parts.status.status(&pod_ref.uid);
         let at = status::active_deadline(pod, standing.as_deref())?;
+        Some(self.mono_at(at))
+    }
+
+    /// A moment that has passed is now.
+    fn mono_at(&self, at: Timestamp) -> Mono {
         let left = at.duration_since(self.parts.clock.now());
-        Some(self.parts.mono.now() + left.try_into().unwrap_or_default())
+        self.parts.mono.now() + left.try_into().unwrap_or_default()
     }
 }
 
@@ -420,9 +445,7 @@ impl Steps {
         }
         let qos = qos_class(pod.spec.as_ref().unwrap_or(&PodSpec::default()));
         // The directory stays, with termination messages in it, until the pod is gone for good.
-        if !self.release_volumes(&pod_ref.uid).await
-            || !self.release_cgroup(&pod_ref.uid, qos).await
-        {
+        if !self.release_volumes(pod_ref).await || !self.release_cgroup(&pod_ref.uid, qos).await {
             return Outcome::Failed;
         }
         self.parts.status.terminate(pod, self.parts.clock.now());
@@ -430,10 +453,12 @@ impl Steps {
     }
 
     /// True if no volume is left.
-    async fn release_volumes(&self, uid: &PodUid) -> bool {
+    async fn release_volumes(&self, pod_ref: &PodRef) -> bool {
+        let uid = &pod_ref.uid;
         let released = self.parts.volumes.release(uid).await;
-        if let Err(e) = &released {
-            warn!(podUID = %uid, err = %e, "Could not release the volumes of a pod, will retry");
+        if let Some(text) = self.held_volumes.news(uid, &released) {
+            warn!(pod = %pod_ref, podUID = %uid, err = text, "Could not release the volumes of a pod, will retry");
+            self.warn(pod_ref, reason::FAILED_SYNC, text);
         }
         released.is_ok()
     }
@@ -452,8 +477,9 @@ impl Steps {
             let Some(_claim) = self.claim(&uid) else {
                 continue;
             };
-            if let Err(e) = self.parts.volumes.tear_down(&uid).await {
-                warn!(podUID = %uid, err = %e, "Could not remove the directory of a pod that is gone");
+            let done = self.parts.volumes.tear_down(&uid).await;
+            if let Some(text) = self.held_volumes.news(&uid, &done) {
+                warn!(podUID = %uid, err = text, "Could not remove the directory of a pod that is gone, will retry");
             }
         }
         for (uid, qos) in leftovers.cgroups {
@@ -577,13 +603,36 @@ fn is_host_network(pod: &Pod) -> bool {
         .is_some_and(|s| s.host_network == Some(true))
 }
 
+/// A sync that went well is followed by another in time for what has to be renewed.
+fn no_later_than(outcome: Outcome, renew_at: Option<Mono>) -> Outcome {
+    match (outcome, renew_at) {
+        (Outcome::Done, Some(at)) => Outcome::WaitUntil(at),
+        (Outcome::WaitUntil(other), Some(at)) => Outcome::WaitUntil(other.min(at)),
+        (other, _) => other,
+    }
+}
+
+/// Devices are mapped, not mounted.
+fn failed_mount(error: &VolumeError) -> &'static str {
+    match error {
+        VolumeError::SetUpDevice { .. } | VolumeError::NodeAffinity { device: true, .. } => {
+            reason::FAILED_MAP_VOLUME
+        }
+        _ => reason::FAILED_MOUNT,
+    }
+}
+
 fn volume_sources(mounts: PodMounts) -> Vec<VolumeSource> {
     mounts
         .into_iter()
         .map(|(name, mounted)| VolumeSource {
             name,
+            spec_name: mounted.spec_name,
             host_path: mounted.host_path,
             read_only: mounted.read_only,
+            relabel: mounted.se_linux_relabel,
+            block: mounted.block,
+            group: mounted.group,
         })
         .collect()
 }

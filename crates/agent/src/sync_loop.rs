@@ -10,6 +10,7 @@ use krablet_core::probe::Verdict;
 use krablet_core::worker::{Effect, Outcome, PodWorkers, Stage, Step, Update, UpdateKind};
 use krablet_events::Recorder;
 use krablet_linux::WallClock;
+use krablet_objects::Bell;
 use krablet_observer::{Change, Changes, ObserverHandle, RuntimeHealth};
 use krablet_pod::api::Pod;
 use krablet_pod::marks::{self, PodSource};
@@ -39,6 +40,8 @@ pub(crate) struct Inputs {
     pub(crate) updates: mpsc::Receiver<PodUpdate>,
     pub(crate) changes: Changes,
     pub(crate) probes: ProbeUpdates,
+    /// Rings for pods whose configMaps and secrets have changed.
+    pub(crate) objects: Bell,
     pub(crate) health: watch::Receiver<RuntimeHealth>,
 }
 
@@ -140,6 +143,7 @@ impl SyncLoop {
                     Some(update) => self.probed(&update),
                     None => return,
                 },
+                pods = inputs.objects.next() => pods.iter().for_each(|uid| self.wake(uid)),
                 () = tokio::time::sleep_until(wake_at) => self.wake_due(),
                 pods = self.door.second_look() => pods.iter().for_each(|pod| self.look_again(pod)),
                 findings = self.housekeeping.next() => self.clean_up(findings),
@@ -421,6 +425,7 @@ impl SyncLoop {
                 self.wakes.clear(&uid);
                 self.ended.remove(&uid);
                 self.parts.desired.ended(&uid);
+                self.parts.steps.forget_objects(&uid);
                 self.room_was_made(&uid);
                 self.tidy();
                 self.housekeeping.soon();

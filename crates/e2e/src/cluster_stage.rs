@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Event, Node, NodeCondition, Pod};
 use krablet_cri::{RuntimeService, v1};
 use krablet_pod::labels;
 use krablet_testbed::{
-    Bed, BedOptions, ControlPlane, ControlPlaneOptions, KrabletOptions, eventually_or, leftovers,
+    Bed, BedOptions, ControlPlane, ControlPlaneOptions, KrabletOptions, leftovers,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -45,6 +45,10 @@ pub struct Joining {
     pub kubeconfig: Option<PathBuf>,
     /// The file of the token instead of the right one.
     pub bootstrap: Option<PathBuf>,
+    /// Further arguments.
+    pub args: Vec<String>,
+    /// How the bed is to be made.
+    pub bed: BedOptions,
 }
 
 impl Common for Member {
@@ -88,7 +92,7 @@ impl Member {
         name: &str,
         joining: Joining,
     ) -> Self {
-        let bed = Bed::up(BedOptions::default()).await.unwrap();
+        let bed = Bed::up(joining.bed).await.unwrap();
         let dir = bed.dir().join(name);
         std::fs::create_dir_all(&dir).unwrap();
         let kubeconfig = dir.join("kubelet.conf");
@@ -102,6 +106,14 @@ impl Member {
             json!({
                 "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
                 "rotateCertificates": true,
+                // The API server comes by the node's address, and is known by its certificate.
+                "address": "0.0.0.0",
+                "authentication": {
+                    "anonymous": {"enabled": false},
+                    "webhook": {"enabled": true},
+                    "x509": {"clientCAFile": plane.ca_file()},
+                },
+                "authorization": {"mode": "Webhook"},
             }),
             joining.config,
         ));
@@ -111,6 +123,7 @@ impl Member {
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--cert-dir={}", dir.join("pki").display()),
         ]);
+        args.extend(joining.args);
         let stage = Stage::on(
             bed,
             KrabletOptions {
@@ -223,8 +236,8 @@ impl Member {
         what: &str,
         check: impl AsyncFnMut() -> Result<T, String>,
     ) -> T {
-        let what = format!("{name} on {}: {what}", self.name);
-        eventually_or(deadline, &what, || self.stage.evidence(name), check).await
+        let what = format!("{what} (node {})", self.name);
+        self.stage.wait_long(deadline, name, &what, check).await
     }
 
     /// Waits until `check` finds in the pod what it looks for.

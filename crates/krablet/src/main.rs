@@ -2,11 +2,16 @@
 
 mod cluster;
 mod commands;
+mod doors;
+mod keychain;
 mod lock;
 mod logging;
 mod machine;
 mod node;
+mod parts;
+mod referents;
 mod run_once;
+mod secure;
 mod view;
 
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! Wiring: from a loaded configuration to a running agent, until a signal ends it.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,15 +12,17 @@ use jiff::tz::TimeZone;
 use krablet_agent::{Adoption, Agent, AgentConfig, AgentDeps, AgentHandle};
 use krablet_config::{Gate, HostFacts, KubeletConfiguration, Loaded, validate_host};
 use krablet_core::gc::GcPolicy;
+use krablet_core::image_gc::ImageGcPolicy;
 use krablet_core::logs::RotationPolicy;
 use krablet_core::restart::RestartGates;
 use krablet_core::status::NodeFacts;
 use krablet_core::worker::Periods;
 use krablet_cri::{CallLog, Deadlines, Endpoint, ImageClient, RuntimeClient, RuntimeService};
 use krablet_events::{Recorder, Subject, reason};
+use krablet_images::Verification;
 use krablet_linux::{
-    CgroupDriver, CgroupVersion, Files, HostCgroups, HostFiles, HostMounts, InotifyWatch,
-    SystemClock, WallClock,
+    CgroupDriver, CgroupVersion, Files, HostCgroups, HostFiles, HostMounts, HostSpace, HostTools,
+    InotifyWatch, SystemClock, WallClock,
 };
 use krablet_manifest::Place;
 use krablet_net::HostNet;
@@ -29,9 +31,9 @@ use krablet_pod::marks::PodSource;
 use krablet_pod::paths::RootDir;
 use krablet_runtime::rotation::RotationConfig;
 use krablet_runtime::{
-    DnsSettings, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings, RuntimeConfig,
+    DnsSettings, ImageDeps, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings,
+    RuntimeConfig,
 };
-use krablet_server::Listener;
 use krablet_sources::{Decode, FileSource, FileSourceConfig, Origin, UrlSource, UrlSourceConfig};
 use krablet_volumes::VolumesConfig;
 use tokio::signal::unix::{SignalKind, signal};
@@ -39,8 +41,10 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::cluster::{self, Ground};
+use crate::doors::Doors;
+use crate::parts::Parts;
 use crate::view::{AgentView, Facts};
-use crate::{control_socket, lock, machine, run_once};
+use crate::{keychain, lock, machine, referents, run_once};
 
 /// What is known of the machine before anything is built.
 struct Machine {
@@ -67,11 +71,8 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
 
     let calls = CallLog::default();
     let (client, images) = connect(config, &calls)?;
-    let runtime_name = runtime_name(&client).await;
-    let cgroups = cgroups(config, &client).await?;
-    check_host(config, &cgroups)?;
     let files: Arc<dyn Files> = Arc::new(HostFiles);
-    let mut tasks = JoinSet::new();
+    let mut parts = Parts::default();
     let ground = Ground {
         loaded: &loaded,
         name: &machine.name,
@@ -84,36 +85,63 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         images: images.clone(),
         seed: fresh_seed(),
     };
-    let (joined, door, ties) = match cluster::is_wanted(&loaded) {
-        true => {
-            let (joined, door, ties) = cluster::join(&ground, &mut tasks).await?;
+    // What the user has to set right is told before the runtime is waited for.
+    let invitation = match cluster::is_wanted(&loaded) {
+        true => Some(cluster::invitation(&ground).await?),
+        false => None,
+    };
+    let kube = invitation.as_ref().map(|i| i.kube().clone());
+    let door_runtime = Arc::new(client.clone());
+    let keychain = keychain::build(&ground, invitation.as_ref().map(|i| i.kube())).await?;
+    let runtime_name = runtime_name(&client).await;
+    let recursive_read_only = can_mount_recursively_read_only(&client).await;
+    let cgroups = cgroups(config, &client).await?;
+    check_host(config, &cgroups)?;
+    let (joined, door, ties) = match invitation {
+        Some(invitation) => {
+            let (joined, door, ties) = cluster::join(&ground, invitation, &mut parts).await?;
             (Some(joined), door, Some(ties))
         }
-        false => (None, cluster::alone(&ground, &mut tasks).await?, None),
+        None => (None, cluster::alone(&ground, &mut parts).await?, None),
+    };
+    let referents = match &ties {
+        Some(ties) => ties.referents.clone(),
+        None => referents::of_directory(&ground, &mut parts.tasks),
     };
     let deps = AgentDeps {
         runtime: Arc::new(client),
         images: Arc::new(images),
         files,
+        trees: Arc::new(HostFiles),
         mounts: Arc::new(HostMounts),
+        tools: Arc::new(HostTools),
         cgroups: cgroups.clone(),
         net: Arc::new(HostNet::new().context("cannot set up TLS")?),
         clock: clock.clone(),
         recorder: recorder.clone(),
+        referents,
+        image_deps: ImageDeps {
+            keychain,
+            space: Arc::new(HostSpace),
+        },
         door,
         cluster: joined,
     };
-    let agent_config = agent_config(&loaded, &machine, &root, runtime_name, &cgroups)?;
+    let mut agent_config = agent_config(&loaded, &machine, &root, runtime_name, &cgroups)?;
+    agent_config.node.recursive_read_only = recursive_read_only;
+    agent_config.runtime.node.recursive_read_only = recursive_read_only;
     let sources = agent_config.sources.clone();
     let (agent, handle) = Agent::build(agent_config, deps.clone());
     recorder.normal(Subject::Node, reason::STARTING, "Starting krablet.");
 
+    let tasks = &mut parts.tasks;
     tasks.spawn(agent.run());
     let certificate = ties.as_ref().and_then(|t| t.certificate.clone());
     if let Some(ties) = ties {
-        ties.spawn(&handle, &mut tasks);
+        ties.spawn(&handle, tasks);
     }
-    start_sources(config, &machine, &root, &deps, &handle, &mut tasks);
+    start_sources(&loaded, &machine, &root, &deps, &handle, tasks);
+    drop(deps);
     let view = AgentView::new(
         handle.clone(),
         recorder,
@@ -127,13 +155,26 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         config,
     );
     let view = Arc::new(view.with_certificate(certificate));
-    open_doors(config, &root, view, &mut tasks).await?;
+    let doors = Doors {
+        loaded: &loaded,
+        root: &root,
+        node_name: &machine.name,
+        node_ips: &machine.ips,
+        view,
+        handle: &handle,
+        kube,
+        runtime: door_runtime,
+    };
+    doors.open(tasks).await?;
     notify_ready();
 
-    if config.sources.run_once {
-        return Ok(run_once::wait(&handle, &sources).await);
-    }
-    wait_for_end(&mut tasks).await
+    let ended = match config.sources.run_once {
+        true => Ok(run_once::wait(&handle, &sources).await),
+        false => wait_for_end(tasks).await,
+    };
+    drop(handle);
+    parts.end().await;
+    ended
 }
 
 /// Until a signal, or until a part of the agent ends, which none does by itself.
@@ -202,6 +243,16 @@ async fn runtime_name(client: &dyn RuntimeService) -> String {
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
+}
+
+/// Whether what is mounted below a read-only mount can be made read-only too. Runtimes of old cannot tell, nor do it.
+async fn can_mount_recursively_read_only(client: &dyn RuntimeService) -> bool {
+    let status = client.status().await.unwrap_or_default();
+    let mut handlers = status.runtime_handlers.into_iter();
+    let default = handlers
+        .find(|h| h.name.is_empty())
+        .and_then(|h| h.features);
+    default.is_some_and(|features| features.recursive_read_only_mounts)
 }
 
 /// The runtime's own cgroup driver counts; the configured one is for runtimes that cannot tell.
@@ -273,6 +324,7 @@ fn agent_config(
         runtime: runtime_config(loaded, machine, root, gates, cgroups, seed),
         volumes: VolumesConfig {
             node_memory: u64::try_from(machine.memory).ok().filter(|m| *m > 0),
+            trust_bundles: loaded.gates.enabled(Gate::ClusterTrustBundleProjection),
             ..VolumesConfig::new(root.clone())
         },
         periods: Periods {
@@ -378,6 +430,8 @@ fn runtime_config(
                 .and_then(|n| u32::try_from(n).ok()),
             qps: f64::from(config.images.registry_pull_qps),
             burst: u32::try_from(config.images.registry_burst).unwrap_or_default(),
+            verification: verification(loaded),
+            gc: image_gc(&config.images),
         },
         seccomp_default: config.runtime.seccomp_default,
         max_restart_back_off: back_off
@@ -387,8 +441,31 @@ fn runtime_config(
         restart_rules: gates.rules,
         restart_all: gates.restart_all,
         stop_signals: loaded.gates.enabled(Gate::ContainerStopSignals),
+        env_files: loaded.gates.enabled(Gate::EnvFiles),
         starts_in_flight: 2 * machine.cores,
         seed,
+    }
+}
+
+/// Without the gate whoever runs on the node may have what is on it.
+fn verification(loaded: &Loaded) -> Option<Verification> {
+    let images = &loaded.config.images;
+    let verified = loaded.gates.enabled(Gate::KubeletEnsureSecretPulledImages);
+    verified.then(|| {
+        let policy = &images.pull_credentials_verification_policy;
+        let list = &images.preloaded_images_verification_allowlist;
+        // One that is not known was refused with the rest of the configuration.
+        Verification::parse(policy, list).unwrap_or_default()
+    })
+}
+
+fn image_gc(images: &krablet_config::types::images::Images) -> ImageGcPolicy {
+    let percent = |value: i32| u8::try_from(value).unwrap_or(100);
+    ImageGcPolicy {
+        high_percent: percent(images.gc_high_threshold_percent),
+        low_percent: percent(images.gc_low_threshold_percent),
+        min_age: images.minimum_gc_age.to_std().unwrap_or_default(),
+        max_age: images.maximum_gc_age.to_std().filter(|age| !age.is_zero()),
     }
 }
 
@@ -398,15 +475,15 @@ fn container_logs(pod_logs: &Path) -> PathBuf {
 }
 
 fn start_sources(
-    config: &KubeletConfiguration,
+    loaded: &Loaded,
     machine: &Machine,
     root: &RootDir,
     deps: &AgentDeps,
     handle: &AgentHandle,
     tasks: &mut JoinSet<()>,
 ) {
-    let sources = &config.sources;
-    let decode = decoder(&machine.name);
+    let sources = &loaded.config.sources;
+    let decode = decoder(&machine.name, !loaded.flags.local_objects_dir.is_empty());
     let default = Duration::from_secs(20);
     if !sources.static_pod_path.is_empty() {
         let adoption = Adoption::new(handle.observer.clone(), deps.files.clone(), root.clone());
@@ -444,7 +521,7 @@ fn start_sources(
 }
 
 /// Manifests become static pods of this node; what has no effect in them is told in the log.
-fn decoder(node_name: &str) -> Decode {
+fn decoder(node_name: &str, local_objects: bool) -> Decode {
     let node_name = node_name.to_owned();
     Arc::new(move |bytes, origin| {
         let place = match origin {
@@ -454,6 +531,7 @@ fn decoder(node_name: &str) -> Decode {
         let origin = krablet_manifest::Origin {
             place,
             node_name: node_name.clone(),
+            local_objects,
         };
         let decoded = krablet_manifest::decode(bytes, &origin).map_err(|e| e.to_string())?;
         for warning in &decoded.warnings {
@@ -461,45 +539,6 @@ fn decoder(node_name: &str) -> Decode {
         }
         Ok(decoded.pods)
     })
-}
-
-async fn open_doors(
-    config: &KubeletConfiguration,
-    root: &RootDir,
-    view: Arc<AgentView>,
-    tasks: &mut JoinSet<()>,
-) -> Result<()> {
-    let control = Listener::unix(&control_socket(root.path()))?;
-    tasks.spawn(krablet_server::serve_control(control, view.clone()));
-    let server = &config.server;
-    if let Some(address) = address(
-        "healthzBindAddress",
-        &server.healthz_bind_address,
-        server.healthz_port,
-    )? {
-        let listener = Listener::tcp(address).await.context("healthzPort")?;
-        tasks.spawn(krablet_server::serve_healthz(listener, view.clone()));
-    }
-    if server.enable_server
-        && let Some(address) = address("address", &server.address, server.read_only_port)?
-    {
-        let listener = Listener::tcp(address).await.context("readOnlyPort")?;
-        info!(address = %address, "Serving the read-only port");
-        tasks.spawn(krablet_server::serve_read_only(listener, view));
-    }
-    Ok(())
-}
-
-/// Port 0 means that the door stays shut.
-fn address(field: &str, ip: &str, port: i32) -> Result<Option<SocketAddr>> {
-    let port = u16::try_from(port).unwrap_or_default();
-    if port == 0 {
-        return Ok(None);
-    }
-    let ip: IpAddr = ip
-        .parse()
-        .with_context(|| format!("{field}: {ip:?} is no address"))?;
-    Ok(Some(SocketAddr::new(ip, port)))
 }
 
 /// Tells systemd, if it started us, that we are ready.

@@ -58,6 +58,14 @@ impl AgentView {
         }
     }
 
+    fn with_status(&self, pod: Arc<Pod>) -> Pod {
+        let mut pod = Arc::unwrap_or_clone(pod);
+        if let Some(status) = self.handle.status.status(&PodRef::of(&pod).uid) {
+            pod.status = Some((*status).clone());
+        }
+        pod
+    }
+
     pub fn with_certificate(self, certificate: Option<IdentityHandle>) -> Self {
         Self {
             certificate,
@@ -68,19 +76,17 @@ impl AgentView {
 
 impl NodeView for AgentView {
     fn pods(&self) -> Vec<Pod> {
-        let with_status = |pod: Arc<Pod>| {
-            let mut pod = Arc::unwrap_or_clone(pod);
-            if let Some(status) = self.handle.status.status(&PodRef::of(&pod).uid) {
-                pod.status = Some((*status).clone());
-            }
-            pod
+        let all = self.handle.desired.all().into_iter();
+        all.map(|pod| self.with_status(pod)).collect()
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
+        let named = |pod: &Arc<Pod>| {
+            let meta = &pod.metadata;
+            meta.name.as_deref() == Some(name) && meta.namespace.as_deref() == Some(namespace)
         };
-        self.handle
-            .desired
-            .all()
-            .into_iter()
-            .map(with_status)
-            .collect()
+        let pod = self.handle.desired.all().into_iter().find(named)?;
+        Some(self.with_status(pod))
     }
 
     fn pod_changes(&self) -> watch::Receiver<u64> {

@@ -9,6 +9,8 @@ use std::{fmt, io};
 
 use async_trait::async_trait;
 use jiff::tz::TimeZone;
+use k8s_openapi::ByteString;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use krablet_agent::{AgentConfig, AgentDeps, DoorDeps};
 use krablet_core::admission::NodeView;
 use krablet_core::gc::GcPolicy;
@@ -17,9 +19,11 @@ use krablet_core::restart::RestartGates;
 use krablet_core::status::NodeFacts;
 use krablet_core::worker::Periods;
 use krablet_events::Recorder;
-use krablet_linux::fake::{MemoryCgroups, MemoryFiles};
+use krablet_linux::fake::{FakeTools, MemoryCgroups, MemoryFiles};
 use krablet_linux::{Cgroups, EntryKind, Mounts, WallClock};
+use krablet_objects::{FakeObjects, FakeServices};
 use krablet_observer::ObserverConfig;
+use krablet_pod::api::{ConfigMap, Secret};
 use krablet_pod::marks::PodSource;
 use krablet_pod::paths::{self, RootDir};
 use krablet_pod::qos::QosClass;
@@ -34,6 +38,7 @@ use crate::clock::SimClock;
 use crate::laws::Leftovers;
 use crate::mutation::Mutation;
 use crate::net::SimNet;
+use crate::pods;
 use crate::runtime::{SimOptions, SimRuntime};
 use crate::world::World;
 
@@ -51,6 +56,7 @@ pub(crate) struct Node {
     pub(crate) files: MemoryFiles,
     pub(crate) cgroups: SimCgroups,
     pub(crate) clock: SimClock,
+    pub(crate) objects: FakeObjects,
     net: SimNet,
 }
 
@@ -89,6 +95,7 @@ impl Node {
             files,
             cgroups,
             clock,
+            objects: objects(),
             net,
         }
     }
@@ -101,11 +108,18 @@ impl Node {
             images: runtime.clone(),
             runtime,
             files: Arc::new(self.files.clone()),
+            trees: Arc::new(self.files.clone()),
             mounts: Arc::new(self.files.mounts()),
+            tools: Arc::new(FakeTools::default()),
             cgroups: Arc::new(self.cgroups.clone()),
             net: Arc::new(self.net.clone()),
             clock: Arc::new(self.clock.clone()),
             recorder: Recorder::new(move || clock.now()),
+            referents: self.objects.referents(&FakeServices::new(Vec::new())),
+            image_deps: krablet_runtime::ImageDeps {
+                keychain: Arc::default(),
+                space: Arc::new(krablet_linux::fake::MemorySpace::default()),
+            },
             door: DoorDeps::of(roomy_node()),
             cluster: None,
         }
@@ -139,6 +153,27 @@ impl Node {
         }
         left
     }
+}
+
+/// What pods refer to.
+fn objects() -> FakeObjects {
+    let objects = FakeObjects::new();
+    let named = |name: &str| ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(pods::NAMESPACE.to_owned()),
+        ..ObjectMeta::default()
+    };
+    objects.put_config_map(ConfigMap {
+        metadata: named(pods::SETTINGS),
+        data: Some([("key".to_owned(), "value".to_owned())].into()),
+        ..ConfigMap::default()
+    });
+    objects.put_secret(Secret {
+        metadata: named(pods::KEYS),
+        data: Some([("word".to_owned(), ByteString(b"hidden".to_vec()))].into()),
+        ..Secret::default()
+    });
+    objects
 }
 
 /// The pod whose directory a path is in.
@@ -233,6 +268,7 @@ pub(crate) fn agent_config(seed: u64) -> AgentConfig {
             restart_rules: true,
             restart_all: true,
             stop_signals: false,
+            env_files: true,
             starts_in_flight: 4,
             seed,
         },
@@ -264,4 +300,117 @@ pub(crate) fn prepare(files: &MemoryFiles) -> io::Result<()> {
     files.put(Path::new(POD_LOGS), EntryKind::Directory)?;
     files.put(Path::new(PODS_DIR), EntryKind::Directory)?;
     files.put_file(Path::new("/etc/hosts"), b"127.0.0.1 localhost\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use krablet_agent::{Agent, AgentHandle};
+    use krablet_pod::api::{ConfigMap, ContainerState, Pod};
+    use krablet_sources::SourceSet;
+    use rand::SeedableRng as _;
+    use rand::rngs::StdRng;
+    use tokio::task::JoinSet;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::laws::Laws;
+    use crate::pods::SERVE;
+    use crate::story::Severity;
+    use crate::trace::Trace;
+
+    const NEVER: Duration = Duration::from_secs(1 << 20);
+
+    fn calm_node() -> Node {
+        let severity = Severity {
+            calls: 0.0,
+            files: 0.0,
+            events: 0.0,
+            answers: 0.0,
+            crashes: 0.0,
+            api: 0.0,
+        };
+        let world = Arc::new(World::new(
+            Trace::new(false),
+            Laws::new(sources()),
+            StdRng::seed_from_u64(1),
+            severity,
+            NEVER,
+            None,
+        ));
+        Node::new(&world, NEVER)
+    }
+
+    async fn until(handle: &AgentHandle, what: impl Fn(&ContainerState) -> bool) {
+        let reached = async {
+            loop {
+                let status = handle.status.status(&"u".into());
+                let containers = status.and_then(|s| s.container_statuses.clone());
+                let state = containers.and_then(|c| c.first()?.state.clone());
+                if state.is_some_and(|s| what(&s)) {
+                    return;
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(NEVER / 2, reached).await.unwrap();
+    }
+
+    /// Nobody looks at the pod again by himself: only the object can have woken it.
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_lacks_an_object_is_woken_when_it_comes() {
+        let node = calm_node();
+        prepare(&node.files).unwrap();
+        node.runtime.load_image(&format!("{SERVE}:1"));
+        let mut config = agent_config(1);
+        config.sources = BTreeSet::from([PodSource::File]);
+        config.periods = Periods {
+            resync: NEVER,
+            error: NEVER,
+            network: NEVER,
+            first_retry: NEVER,
+        };
+        let (agent, handle) = Agent::build(config, node.deps(1));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(agent.run());
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {
+                "name": "p", "namespace": "ns", "uid": "u",
+                "annotations": {"kubernetes.io/config.source": "file"},
+            },
+            "spec": {"nodeName": NODE_NAME, "dnsPolicy": "Default", "containers": [{
+                "name": "c",
+                "image": format!("{SERVE}:1"),
+                "imagePullPolicy": "IfNotPresent",
+                "env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "cfg", "key": "k"}}}],
+            }]},
+        }))
+        .unwrap();
+        let set = |pods| SourceSet {
+            source: PodSource::File,
+            pods,
+            restored: false,
+        };
+        handle.sets.send(set(vec![Arc::new(pod)])).await.unwrap();
+        until(&handle, |state| {
+            let waiting = state.waiting.as_ref();
+            let message = waiting.and_then(|w| w.message.as_deref());
+            message == Some("configmap \"cfg\" not found")
+        })
+        .await;
+        let mut object = ConfigMap::default();
+        object.metadata.namespace = Some("ns".to_owned());
+        object.metadata.name = Some("cfg".to_owned());
+        object.data = Some([("k".to_owned(), "v".to_owned())].into());
+        node.objects.put_config_map(object);
+        until(&handle, |state| state.running.is_some()).await;
+        // Once it has ended, nothing is kept ready for it.
+        assert_eq!(node.objects.wanted().len(), 1);
+        handle.sets.send(set(Vec::new())).await.unwrap();
+        let forgotten = async {
+            while !node.objects.wanted().is_empty() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(NEVER / 2, forgotten).await.unwrap();
+    }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use krablet_pod::api::{
-    Container, EmptyDirVolumeSource, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Pod,
-    PodSpec, Probe, SleepAction, TCPSocketAction, Volume, VolumeMount,
+    ConfigMapVolumeSource, Container, EmptyDirVolumeSource, ExecAction, HTTPGetAction, Lifecycle,
+    LifecycleHandler, Pod, PodSpec, Probe, SecretVolumeSource, SleepAction, TCPSocketAction,
+    Volume, VolumeMount,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -78,10 +79,40 @@ fn volumes(dice: &mut StdRng) -> Vec<Volume> {
         ..Volume::default()
     };
     match dice.random_range(0..4) {
-        0 => vec![volume("disk", None)],
+        0 => vec![volume("disk", None), of_config_map()],
         1 => vec![volume("memory", Some("Memory"))],
-        2 => vec![volume("disk", None), volume("memory", Some("Memory"))],
+        2 => vec![
+            volume("disk", None),
+            volume("memory", Some("Memory")),
+            of_secret(),
+        ],
         _ => vec![],
+    }
+}
+
+/// A configMap and a secret that are always there.
+pub(crate) const SETTINGS: &str = "settings";
+pub(crate) const KEYS: &str = "keys";
+
+fn of_config_map() -> Volume {
+    Volume {
+        name: SETTINGS.to_owned(),
+        config_map: Some(ConfigMapVolumeSource {
+            name: SETTINGS.to_owned(),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+fn of_secret() -> Volume {
+    Volume {
+        name: KEYS.to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(KEYS.to_owned()),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
     }
 }
 

@@ -26,17 +26,23 @@ fn the_laws_hold() {
     }
 }
 
-/// The laws that a mutation breaks, in any of these seeds.
-fn noticed(mutation: Mutation, cluster: bool) -> Vec<Law> {
+/// Schedules in which a mutation has to be noticed. Most take a few; what is rare must not hang on a few of them.
+const SEEDS: u64 = 200;
+
+/// The laws that a mutation breaks, in as many seeds as it takes to break that one.
+fn noticed(mutation: Mutation, cluster: bool, law: &Law) -> Vec<Law> {
     let options = Options {
         mutation: Some(mutation),
         cluster: Some(cluster),
         ..Options::default()
     };
-    let mut laws: Vec<Law> = (0..25)
-        .filter_map(|seed| run_seed(seed, options).unwrap().broken)
-        .map(|broken| broken.law)
-        .collect();
+    let mut laws: Vec<Law> = Vec::new();
+    for seed in 0..SEEDS {
+        laws.extend(run_seed(seed, options).unwrap().broken.map(|b| b.law));
+        if laws.contains(law) {
+            break;
+        }
+    }
     laws.sort();
     laws.dedup();
     laws
@@ -76,7 +82,7 @@ fn what_is_broken_at_the_api_server_is_noticed() {
 
 fn check_noticed(cluster: bool, expected: &[(Mutation, Law)]) {
     for (mutation, law) in expected {
-        let laws = noticed(*mutation, cluster);
+        let laws = noticed(*mutation, cluster, law);
         assert!(laws.contains(law), "{mutation} broke {laws:?}, not {law:?}");
     }
 }

@@ -114,6 +114,8 @@ impl Krablet {
             "cgroupDriver": "cgroupfs",
             "failCgroupV1": false,
             "failSwapOn": false,
+            // How full the disk of the development machine is must not decide over the images of a bed.
+            "imageGCHighThresholdPercent": 100,
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
             "authorization": {"mode": "AlwaysAllow"},
         });
@@ -129,6 +131,7 @@ impl Krablet {
         let mut arguments = vec![
             format!("--config={}", dir.join("config.yaml").display()),
             format!("--root-dir={}", dir.join("root").display()),
+            format!("--cert-dir={}", dir.join("pki").display()),
             format!("--hostname-override={}", options.name),
         ];
         arguments.extend(options.args);
@@ -223,6 +226,11 @@ impl Krablet {
     /// The directory of the pods' logs.
     pub fn pod_logs(&self) -> PathBuf {
         self.dir.join("pod-logs")
+    }
+
+    /// The next start is one of this program, over the same directories and with the same settings.
+    pub fn replace_program(&mut self, program: PathBuf) {
+        self.program = program;
     }
 
     /// The program it is started from.

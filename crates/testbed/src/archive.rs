@@ -87,17 +87,7 @@ pub fn docker_archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
                 tar.file(&format!("{id}.tar"), 0o644, layer)?;
             }
         }
-        let config = json!({
-            "architecture": architecture(),
-            "os": "linux",
-            "created": "2024-01-01T00:00:00Z",
-            "config": image.config,
-            "rootfs": {
-                "type": "layers",
-                "diff_ids": ids.iter().map(|id| format!("sha256:{id}")).collect::<Vec<_>>(),
-            },
-        });
-        let config = serde_json::to_vec(&config)?;
+        let config = image_config(&image.config, &ids)?;
         let name = format!("{}.json", sha256(&config));
         if stored.insert(name.clone()) {
             tar.file(&name, 0o644, &config)?;
@@ -110,6 +100,19 @@ pub fn docker_archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     }
     tar.file("manifest.json", 0o644, &serde_json::to_vec(&manifest)?)?;
     Ok(tar.finish())
+}
+
+/// The configuration of an image whose layers have these sums.
+pub fn image_config(config: &serde_json::Value, layers: &[String]) -> Result<Vec<u8>> {
+    let sums: Vec<String> = layers.iter().map(|id| format!("sha256:{id}")).collect();
+    let config = json!({
+        "architecture": architecture(),
+        "os": "linux",
+        "created": "2024-01-01T00:00:00Z",
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": sums},
+    });
+    Ok(serde_json::to_vec(&config)?)
 }
 
 /// The machine's architecture in the words of image configs.

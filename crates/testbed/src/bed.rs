@@ -176,6 +176,13 @@ impl Bed {
         self.ask("kill containerd").await.map(drop)
     }
 
+    /// The machine of this bed loses its power: every process of it ends, agents too, and what is
+    /// kept in memory is lost. [`start_containerd`](Self::start_containerd) follows.
+    pub async fn power_cut(&self) -> Result<()> {
+        self.containerd.store(0, Ordering::Relaxed);
+        self.ask("cut").await.map(drop)
+    }
+
     /// The process id of containerd, if it runs.
     pub fn containerd_pid(&self) -> Option<u32> {
         let pid = self.containerd.load(Ordering::Relaxed);

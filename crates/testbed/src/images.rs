@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::archive::{Image, Tar, docker_archive};
+use crate::archive::{Image, Tar, docker_archive, image_config};
 use crate::{cache, packages, parts};
 
 /// The sandbox image.
@@ -97,21 +97,44 @@ fn build(tool: &[u8], pause: &[u8], with_pause: bool, variants: &[Variant]) -> R
         });
     }
     for (variant, top) in variants.iter().zip(&tops) {
-        let mut config = json!({
-            "Entrypoint": ["/tool"],
-            "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-            "WorkingDir": "/",
-        });
-        if let (Some(all), Some(set)) = (config.as_object_mut(), variant.config.as_object()) {
-            all.extend(set.clone());
-        }
         images.push(Image {
             reference: &variant.reference,
-            config,
+            config: tool_config(variant),
             layers: vec![&base, top],
         });
     }
     docker_archive(&images)
+}
+
+fn tool_config(variant: &Variant) -> Value {
+    let mut config = json!({
+        "Entrypoint": ["/tool"],
+        "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+        "WorkingDir": "/",
+    });
+    if let (Some(all), Some(set)) = (config.as_object_mut(), variant.config.as_object()) {
+        all.extend(set.clone());
+    }
+    config
+}
+
+/// A variant in its parts, as registries hold them.
+pub(crate) struct Layers {
+    pub config: Vec<u8>,
+    /// As tar files.
+    pub layers: Vec<Vec<u8>>,
+}
+
+pub(crate) fn layers(variant: &Variant) -> Result<Layers> {
+    let layers = vec![
+        base_layer(&fs::read(tool()?.join("tool"))?)?,
+        top_layer(variant)?,
+    ];
+    let sums: Vec<String> = layers.iter().map(|layer| cache::sha256(layer)).collect();
+    Ok(Layers {
+        config: image_config(&tool_config(variant), &sums)?,
+        layers,
+    })
 }
 
 fn base_layer(tool: &[u8]) -> Result<Vec<u8>> {

@@ -27,6 +27,7 @@ pub mod parts;
 mod ports;
 mod proc;
 mod raw_pod;
+mod registry;
 mod standalone;
 pub mod vm;
 
@@ -43,4 +44,5 @@ pub use leftovers::leftovers;
 pub use ports::free as free_port;
 pub use proc::{cpu_time, rss};
 pub use raw_pod::RawPod;
+pub use registry::{Access, Manners, Registry};
 pub use standalone::{interrupted, standalone};

@@ -10,11 +10,17 @@
 mod crashes;
 mod deletions;
 mod door;
+mod environment;
+mod hand_over;
+mod images;
 mod join;
 mod mirrors;
 mod node;
 mod outages;
 mod pods;
+mod reboot;
+mod server;
+mod volumes;
 mod workloads;
 
 use std::process::ExitCode;
@@ -39,23 +45,51 @@ fn main() -> ExitCode {
             door::host_port_is_taken,
             door::critical_pod_finds_room,
             mirrors::follow_the_manifest,
+            environment::keys_and_whole_objects,
+            environment::what_is_missing_is_told_and_heals,
+            environment::a_secret_that_comes_late,
+            environment::what_a_pod_learns_of_itself,
+            environment::services_of_the_namespace,
+            environment::variables_from_a_file,
+            volumes::content_is_seen_and_follows,
+            volumes::what_is_missing_is_told_and_heals,
+            volumes::a_group_owns_what_it_shares,
+            volumes::parts_of_volumes,
+            volumes::claims,
+            volumes::identity_of_a_pod,
+            volumes::an_image_as_a_volume,
+            volumes::tokens_are_whole_while_they_are_renewed,
+            images::a_pull_secret_right_wrong_and_mended,
+            images::tokens_and_digests,
+            images::names_policies_and_failures,
+            images::a_cached_image_waits_for_no_pull,
+            images::credential_providers,
+            images::runtime_classes,
+            images::unused_images_go_by_age,
             workloads::job_with_completions,
             workloads::job_gives_up_at_its_back_off_limit,
             workloads::daemon_set,
             node::second_agent_on_a_root_directory_refuses,
             join::bad_kubeconfigs_end_it_with_one_line,
+            server::logs,
+            server::followed_logs,
+            server::commands,
+            server::ports,
             workloads::drain,
             door::no_execute_taint,
             node::deleted_and_back,
             crashes::killed_amid_creations_and_deletions,
+            hand_over::from_the_kubelet_and_back,
             join::embedded_pair_is_adopted,
             join::wrong_authority_is_told_and_retried,
             join::refused_request_is_told;
         alone:
+            environment::watches_go_with_their_pods,
             join::certificate_is_renewed_under_a_watch,
             outages::api_server_is_away_under_churn,
             outages::starts_without_an_api_server,
-            outages::etcd_is_wiped;
+            outages::etcd_is_wiped,
+            reboot::without_an_api_server;
     };
     krablet_e2e::harness::main(scenarios)
 }

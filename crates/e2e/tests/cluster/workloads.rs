@@ -74,13 +74,10 @@ pub async fn a_hundred_and_ten_pods_of_a_deployment(main: &Member) {
         "each has an address of its own"
     );
 
-    // A roll through the whole crowd would take its time and show no more than one through a part.
-    scale(&node, "crowd", 30).await;
-    rolled_out(&node, "crowd", 30).await;
     let container = with(tool("main", &["hold"]), json!({"image": images::TOOL_V2}));
     let update = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
     node.plane.patch(&path, &update).await.unwrap();
-    rolled_out(&node, "crowd", 30).await;
+    rolled_out(&node, "crowd", PODS).await;
     let pods = node.pods("app=crowd").await.unwrap();
     let current = pods
         .iter()

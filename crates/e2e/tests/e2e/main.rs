@@ -11,6 +11,7 @@ mod crashes;
 mod crowds;
 mod life;
 mod node;
+mod objects;
 mod order;
 mod outages;
 mod probes;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
             node::growing_logs_are_rotated,
             node::metrics_are_served;
         alone:
+            objects::from_a_directory,
             crashes::killed_at_ten_moments_of_a_stop,
             crashes::killed_at_ten_moments_of_a_start,
             crashes::changes_across_a_crash_do_not_overlap,

@@ -1,9 +1,13 @@
 //! What survives the agent: who was let in, and what the API server wanted last.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use krablet_checkpoint::upstream::{self, KubeletRecord};
-use krablet_checkpoint::{AdmittedPods, Checkpoint, DesiredPods, Saver, SaverTask, State, saver};
+use krablet_checkpoint::{
+    AdmittedPods, Checkpoint, DesiredPods, KnownServices, Saver, State, saver,
+};
+use krablet_pod::api::Service;
 use tokio::task::JoinSet;
 use tracing::info;
 
@@ -19,9 +23,9 @@ pub struct Memory<T> {
 /// next life of this agent, and for a kubelet that may take its place again.
 pub async fn admitted(
     ground: &Ground<'_>,
-    tasks: &mut JoinSet<()>,
+    savers: &mut JoinSet<()>,
 ) -> (AdmittedPods, Vec<Saver<AdmittedPods>>) {
-    let own: Memory<AdmittedPods> = open(ground, "admitted_pods.json", tasks).await;
+    let own: Memory<AdmittedPods> = open(ground, "admitted_pods.json", savers).await;
     let mut admitted = own.value;
     let root = ground.root.path();
     // A kubelet's record is right about resources that were changed while it was in charge.
@@ -29,12 +33,12 @@ pub async fn admitted(
         admitted.absorb(theirs);
     }
     let (record, task) = saver(KubeletRecord::new(ground.files.clone(), root));
-    keep(task, tasks);
+    savers.spawn(task.run());
     (admitted, vec![own.saver, record])
 }
 
-pub async fn desired(ground: &Ground<'_>, tasks: &mut JoinSet<()>) -> Memory<DesiredPods> {
-    let memory: Memory<DesiredPods> = open(ground, "desired_pods.json", tasks).await;
+pub async fn desired(ground: &Ground<'_>, savers: &mut JoinSet<()>) -> Memory<DesiredPods> {
+    let memory: Memory<DesiredPods> = open(ground, "desired_pods.json", savers).await;
     if !memory.value.pods.is_empty() {
         info!(
             pods = memory.value.pods.len(),
@@ -44,23 +48,31 @@ pub async fn desired(ground: &Ground<'_>, tasks: &mut JoinSet<()>) -> Memory<Des
     memory
 }
 
+pub async fn services(ground: &Ground<'_>, savers: &mut JoinSet<()>) -> krablet_objects::Memory {
+    let memory: Memory<KnownServices> = open(ground, "services.json", savers).await;
+    let known = memory.value.services;
+    let saver = memory.saver;
+    let save = move |services: &[Arc<Service>]| {
+        let services = services.iter().map(|s| (**s).clone()).collect();
+        saver.set(KnownServices { services });
+    };
+    krablet_objects::Memory {
+        // Every cluster has at least one.
+        known: (!known.is_empty()).then(|| known.into_iter().map(Arc::new).collect()),
+        save: Some(Box::new(save)),
+    }
+}
+
 async fn open<T: State + Default>(
     ground: &Ground<'_>,
     name: &str,
-    tasks: &mut JoinSet<()>,
+    savers: &mut JoinSet<()>,
 ) -> Memory<T> {
     let path: PathBuf = ground.root.path().join("krablet").join(name);
     let mut file = Checkpoint::<T>::new(ground.files.clone(), path);
     // What cannot be used is set aside, and told, by the file itself.
     let value = file.load().await.valid().unwrap_or_default();
     let (saver, task) = saver(file);
-    keep(task, tasks);
+    savers.spawn(task.run());
     Memory { value, saver }
-}
-
-fn keep<T: Send + Sync + 'static>(task: SaverTask<T>, tasks: &mut JoinSet<()>) {
-    tasks.spawn(async move {
-        task.run().await;
-        std::future::pending::<()>().await;
-    });
 }

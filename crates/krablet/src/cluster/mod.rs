@@ -18,14 +18,18 @@ use krablet_identity::rotation::IdentityHandle;
 use krablet_kube::Kube;
 use krablet_linux::{Files, HostFacts, MachineFacts, WallClock};
 use krablet_node::{
-    HealthBoard, LeaseConfig, LeaseDeps, LeaseTask, NodeDeps, NodeHandle, NodeInputs, NodeTask,
-    ObserverHealth, RuntimeWatch, RuntimeWatchConfig,
+    HealthBoard, LeaseConfig, LeaseDeps, LeaseTask, NodeConfig, NodeDeps, NodeHandle, NodeInputs,
+    NodeTask, ObserverHealth, RuntimeWatch, RuntimeWatchConfig,
 };
+use krablet_objects::Referents;
 use krablet_pod::api::Node;
 use krablet_pod::paths::RootDir;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::warn;
+
+use crate::parts::Parts;
+use crate::referents;
 
 use adapters::{HeldImages, RuntimeReports};
 
@@ -52,6 +56,8 @@ pub struct Ties {
     identity: identity::Keeper,
     /// What is counted of the node's certificate, if it has one of its own.
     pub certificate: Option<IdentityHandle>,
+    /// What pods refer to.
+    pub referents: Referents,
     pod_network: PodNetwork,
     clock: Arc<dyn WallClock>,
 }
@@ -89,9 +95,9 @@ pub fn is_wanted(loaded: &Loaded) -> bool {
 }
 
 /// A node on its own: the door looks at what the node would tell of itself.
-pub async fn alone(ground: &Ground<'_>, tasks: &mut JoinSet<()>) -> Result<DoorDeps> {
+pub async fn alone(ground: &Ground<'_>, parts: &mut Parts) -> Result<DoorDeps> {
     let view = own_view(ground).await?;
-    let (admitted, savers) = memory::admitted(ground, tasks).await;
+    let (admitted, savers) = memory::admitted(ground, &mut parts.savers).await;
     Ok(DoorDeps {
         settings: settings(ground)?,
         admitted,
@@ -100,12 +106,38 @@ pub async fn alone(ground: &Ground<'_>, tasks: &mut JoinSet<()>) -> Result<DoorD
     })
 }
 
+/// All that can be wrong with what the user says of a cluster, found before anything else is waited for.
+pub struct Invitation {
+    identity: identity::Built,
+    node: NodeConfig,
+    admission: AdmissionSettings,
+}
+
+impl Invitation {
+    pub fn kube(&self) -> &Kube {
+        &self.identity.0
+    }
+}
+
+pub async fn invitation(ground: &Ground<'_>) -> Result<Invitation> {
+    Ok(Invitation {
+        identity: identity::build(ground).await?,
+        node: node::config(ground)?,
+        admission: settings(ground)?,
+    })
+}
+
 /// A node of a cluster. Nothing is asked of the API server yet.
 pub async fn join(
     ground: &Ground<'_>,
-    tasks: &mut JoinSet<()>,
+    invitation: Invitation,
+    parts: &mut Parts,
 ) -> Result<(Cluster, DoorDeps, Ties)> {
-    let (kube, identity, certificate) = identity::build(ground).await?;
+    let Invitation {
+        identity: (kube, identity, certificate),
+        node: config,
+        admission,
+    } = invitation;
     let board = HealthBoard::default();
     let (runtime, facts) = RuntimeWatch::build(
         RuntimeWatchConfig::default(),
@@ -113,7 +145,6 @@ pub async fn join(
         ground.clock.clone(),
         board.clone(),
     );
-    let config = node::config(ground)?;
     let registers = config.registration.register;
     let (node, handle) = NodeTask::build(
         config,
@@ -143,8 +174,10 @@ pub async fn join(
             clock: ground.clock.clone(),
         },
     );
-    let (door, open) = door(ground, &handle, registers, tasks).await?;
-    let cluster = cluster(ground, kube, &handle, open, tasks).await;
+    let services = memory::services(ground, &mut parts.savers).await;
+    let referents = referents::of_cluster(ground, &kube, handle.node(), services, &mut parts.tasks);
+    let (door, open) = door(ground, &handle, registers, admission, parts).await?;
+    let cluster = cluster(ground, kube, &handle, open, parts).await;
     let pod_network = PodNetwork {
         node: handle.node(),
         runtime: ground.runtime.clone(),
@@ -157,6 +190,7 @@ pub async fn join(
         runtime,
         identity,
         certificate,
+        referents,
         clock: ground.clock.clone(),
     };
     Ok((cluster, door, ties))
@@ -167,10 +201,10 @@ async fn cluster(
     kube: Kube,
     handle: &NodeHandle,
     open: watch::Receiver<bool>,
-    tasks: &mut JoinSet<()>,
+    parts: &mut Parts,
 ) -> Cluster {
     let node = &ground.loaded.config.node;
-    let remembered = memory::desired(ground, tasks).await;
+    let remembered = memory::desired(ground, &mut parts.savers).await;
     Cluster {
         kube,
         node_name: ground.name.to_owned(),
@@ -194,13 +228,14 @@ async fn door(
     ground: &Ground<'_>,
     handle: &NodeHandle,
     registers: bool,
-    tasks: &mut JoinSet<()>,
+    settings: AdmissionSettings,
+    parts: &mut Parts,
 ) -> Result<(DoorDeps, watch::Receiver<bool>)> {
-    let (admitted, savers) = memory::admitted(ground, tasks).await;
+    let (admitted, savers) = memory::admitted(ground, &mut parts.savers).await;
     let (view, views) = watch::channel(Arc::new(own_view(ground).await?));
     let (open, opened) = watch::channel(!registers);
     let mut node = handle.node();
-    tasks.spawn(async move {
+    parts.tasks.spawn(async move {
         loop {
             let known = node.borrow_and_update().clone();
             if let Some(node) = known {
@@ -214,7 +249,7 @@ async fn door(
     });
     let deps = DoorDeps {
         node: views,
-        settings: settings(ground)?,
+        settings,
         admitted,
         savers,
     };
@@ -258,6 +293,7 @@ impl Ties {
             pod_network,
             clock,
             certificate: _,
+            referents: _,
         } = self;
         tasks.spawn(pod_network.run());
         tasks.spawn(identity.run());

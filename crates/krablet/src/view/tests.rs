@@ -66,12 +66,19 @@ fn world() -> World {
         images: runtime.clone(),
         runtime,
         files: Arc::new(files.clone()),
+        trees: Arc::new(files.clone()),
         mounts: Arc::new(files.mounts()),
+        tools: Arc::new(krablet_linux::fake::FakeTools::default()),
         cgroups: Arc::new(MemoryCgroups::default()),
         net: Arc::new(SimNet::new(Arc::new(|_| true))),
         clock: Arc::new(clock.clone()),
         recorder: recorder.clone(),
         door: DoorDeps::of(krablet_sim::roomy_node()),
+        referents: krablet_objects::Referents::nowhere(),
+        image_deps: krablet_runtime::ImageDeps {
+            keychain: Arc::default(),
+            space: Arc::new(krablet_linux::fake::MemorySpace::default()),
+        },
         cluster: None,
     };
     let (agent, handle) = Agent::build(agent_config(), deps);
@@ -117,6 +124,7 @@ fn agent_config() -> AgentConfig {
             restart_rules: true,
             restart_all: true,
             stop_signals: false,
+            env_files: true,
             starts_in_flight: 2,
             seed: 1,
         },
@@ -175,6 +183,7 @@ fn pods() -> Vec<Arc<Pod>> {
     let origin = Origin {
         place: Place::File("/manifests/web.yaml".into()),
         node_name: "node".into(),
+        local_objects: false,
     };
     let decoded = krablet_manifest::decode(MANIFEST.as_bytes(), &origin).unwrap();
     decoded.pods.into_iter().map(Into::into).collect()

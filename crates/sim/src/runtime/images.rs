@@ -75,7 +75,16 @@ impl ImageService for SimRuntime {
 
     async fn image_fs_info(&self) -> Result<v1::ImageFsInfoResponse> {
         self.read(self.info("ImageFsInfo", ""), |_| {
-            Ok(v1::ImageFsInfoResponse::default())
+            let usage = v1::FilesystemUsage {
+                fs_id: Some(v1::FilesystemIdentifier {
+                    mountpoint: "/var/lib/sim".to_owned(),
+                }),
+                ..Default::default()
+            };
+            Ok(v1::ImageFsInfoResponse {
+                image_filesystems: vec![usage],
+                ..Default::default()
+            })
         })
         .await
     }

@@ -156,6 +156,10 @@ fn counted() -> Metrics {
     runtime
         .image_pull_duration
         .observe_duration(&["0-10MB"], second);
+    let images = &metrics.images;
+    images.garbage_collected.add(&["age"], 1);
+    images.plugin_errors.add(&["plugin"], 1);
+    images.plugin_duration.observe_duration(&["plugin"], second);
     metrics
 }
 

@@ -4,7 +4,7 @@
 //!
 //! It needs nothing but the standard library, so that the test bed can compile it in seconds with
 //! plain `rustc` and any test of any crate can rely on it. It speaks lines: a
-//! command on standard input (`start NAME`, `stop NAME`, `kill NAME`, `down`), one `ok …` or `err …`
+//! command on standard input (`start NAME`, `stop NAME`, `kill NAME`, `cut`, `down`), one `ok …` or `err …`
 //! line back. End of input means `down`. What NAME is, is written in `DIR/NAME.command`. It is the subreaper of everything the bed starts, so a shim or a container
 //! process that loses its parent becomes a child of the keeper and cannot escape it.
 //!
@@ -80,6 +80,10 @@ fn tend(dir: &Path) -> Result<(), String> {
             }),
             "stop" => end(&family, name, running.remove(name), sys::SIGTERM),
             "kill" => end(&family, name, running.remove(name), sys::SIGKILL),
+            "cut" => {
+                running.clear();
+                cut(&spec, &family)
+            }
             "down" => break,
             other => Err(format!("unknown command {other:?}")),
         };
@@ -142,6 +146,22 @@ fn end(family: &Family, name: &str, pid: Option<i32>, signal: i32) -> Result<Str
     sys::kill(pid, signal);
     if family.wait(pid, PATIENCE).is_none() {
         return Err(format!("{name} {pid} does not end"));
+    }
+    Ok("ok".to_owned())
+}
+
+/// What a power cut leaves: no process, no mount, no interface, and nothing of what is kept in `/run`.
+fn cut(spec: &Spec, family: &Family) -> Result<String, String> {
+    processes::end_processes(spec, family)?;
+    mounts::unmount_all(spec)?;
+    if let Some(pods) = &spec.pods {
+        network::remove_interfaces(spec, pods, family);
+    }
+    for dir in ["state", "s"] {
+        let dir = spec.dir.join(dir);
+        fs::remove_dir_all(&dir)
+            .and_then(|()| fs::create_dir(&dir))
+            .map_err(|e| format!("{}: {e}", dir.display()))?;
     }
     Ok("ok".to_owned())
 }

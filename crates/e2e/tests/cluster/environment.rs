@@ -1,0 +1,385 @@
+//! What containers find in their environment, and what becomes of them while something of it is missing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use krablet_cri::RuntimeService;
+use krablet_cri::v1::ContainerState;
+use krablet_e2e::manifest::{pod, shell, single, tool, with};
+use krablet_e2e::{LONG, Member, status};
+use krablet_testbed::ControlPlaneOptions;
+use serde_json::{Value, json};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+/// More than an API server lets one connection carry.
+const CROWD: usize = 160;
+
+/// A container with this environment that waits. No shell: it would drop names that are none to it.
+fn holding(fields: Value) -> Value {
+    with(tool("main", &["hold"]), fields)
+}
+
+fn from(name: &str, source: Value) -> Value {
+    json!({"name": name, "valueFrom": source})
+}
+
+fn config_map_key(name: &str, key: &str) -> Value {
+    json!({"configMapKeyRef": {"name": name, "key": key}})
+}
+
+async fn config_map(node: &Member, name: &str, data: Value) {
+    let object = json!({"metadata": {"name": name}, "data": data});
+    node.plane.create(CONFIG_MAPS, &object).await.unwrap();
+}
+
+/// What the kernel tells of the first process of the pod's container.
+async fn first_process(node: &Member, pod: &str, file: &str) -> Vec<u8> {
+    let uid = status::uid(&node.pod(pod).await.unwrap());
+    let mut all = node.containers(&uid).await.into_iter();
+    let running = all
+        .find(|c| c.state == ContainerState::ContainerRunning as i32)
+        .unwrap();
+    let command = vec!["/bin/cat".to_owned(), format!("/proc/1/{file}")];
+    let runtime = &node.stage.runtime;
+    let said = runtime.exec_sync(&running.id, command, Duration::from_secs(30));
+    let said = said.await.unwrap();
+    assert_eq!(said.exit_code, 0, "{said:?}");
+    said.stdout
+}
+
+async fn environ(node: &Member, pod: &str) -> BTreeMap<String, Vec<u8>> {
+    let environ = first_process(node, pod, "environ").await;
+    let pairs = environ.split(|b| *b == 0).filter(|p| !p.is_empty());
+    let pair = |pair: &[u8]| {
+        let at = pair.iter().position(|b| *b == b'=').unwrap();
+        let name = String::from_utf8(pair[..at].to_vec()).unwrap();
+        (name, pair[at + 1..].to_vec())
+    };
+    pairs.map(pair).collect()
+}
+
+/// As text, without what comes from elsewhere than the spec.
+async fn told(node: &Member, pod: &str, prefix: &str) -> Vec<String> {
+    let environ = environ(node, pod).await.into_iter();
+    let ours = environ.filter(|(name, _)| name.starts_with(prefix));
+    ours.map(|(name, value)| format!("{name}={}", value.escape_ascii()))
+        .collect()
+}
+
+/// Keys, whole objects, prefixes, references among them, and what may be absent.
+pub async fn keys_and_whole_objects(node: &Member) {
+    config_map(
+        node,
+        "env-keys",
+        json!({"plain": "one", "dotted.name": "two"}),
+    )
+    .await;
+    let secret =
+        json!({"metadata": {"name": "env-keys"}, "data": {"word": "aHVzaA==", "other": "dHdv"}});
+    node.plane.create(SECRETS, &secret).await.unwrap();
+    let absent = json!({"name": "env-absent", "key": "k", "optional": true});
+    let keyless = json!({"name": "env-keys", "key": "absent", "optional": true});
+    let container = holding(json!({
+        "envFrom": [
+            {"prefix": "X_", "configMapRef": {"name": "env-keys"}},
+            {"prefix": "X_S_", "secretRef": {"name": "env-keys"}},
+            {"prefix": "X_NONE_", "secretRef": {"name": "env-absent", "optional": true}},
+        ],
+        "env": [
+            {"name": "X_FIRST", "value": "1"},
+            from("X_KEY", config_map_key("env-keys", "plain")),
+            from("X_SECRET", json!({"secretKeyRef": {"name": "env-keys", "key": "word"}})),
+            from("X_ABSENT_OBJECT", json!({"configMapKeyRef": absent})),
+            from("X_ABSENT_KEY", json!({"secretKeyRef": keyless})),
+            {"name": "X_JOINED", "value": "$(X_FIRST)-$(X_SECRET)-$(X_S_word)-$(X_LATER)-$$(X_FIRST)"},
+            {"name": "X_LATER", "value": "3"},
+            {"name": "X_plain", "value": "mine"},
+            {"name": "X_EMPTY"},
+        ],
+        "args": ["hold", "$(X_JOINED) $(X_UNKNOWN) $$(X_KEY)"],
+    }));
+    node.run(&single("env-keys", container)).await;
+    assert_eq!(
+        told(node, "env-keys", "X_").await,
+        [
+            "X_EMPTY=",
+            "X_FIRST=1",
+            "X_JOINED=1-hush-hush-$(X_LATER)-$(X_FIRST)",
+            "X_KEY=one",
+            "X_LATER=3",
+            "X_SECRET=hush",
+            "X_S_other=two",
+            "X_S_word=hush",
+            "X_dotted.name=two",
+            "X_plain=mine",
+        ]
+    );
+    let arguments = first_process(node, "env-keys", "cmdline").await;
+    let last = arguments.split(|b| *b == 0).rfind(|a| !a.is_empty());
+    assert_eq!(
+        String::from_utf8_lossy(last.unwrap()),
+        "1-hush-hush-$(X_LATER)-$(X_FIRST) $(X_UNKNOWN) $(X_KEY)"
+    );
+    node.end("env-keys").await;
+}
+
+/// The container waits with the reason in its status and an event, and starts when the reason is gone.
+pub async fn what_is_missing_is_told_and_heals(node: &Member) {
+    let env = json!([from("X", config_map_key("env-late", "key"))]);
+    let container = holding(json!({"env": env}));
+    node.create(&single("env-late", container)).await;
+    let waits = async |message: &str| {
+        node.until("env-late", message, |pod| {
+            let expected = ("CreateContainerConfigError".to_owned(), message.to_owned());
+            match status::waiting(pod, "main")? {
+                found if found == expected => Ok(()),
+                found => Err(format!("{found:?}")),
+            }
+        })
+        .await;
+        node.event("env-late", "Failed", &format!("Error: {message}"))
+            .await;
+    };
+    waits("configmap \"env-late\" not found").await;
+    config_map(node, "env-late", json!({"other": "1"})).await;
+    waits("couldn't find key key in ConfigMap default/env-late").await;
+    let patch = json!({"data": {"key": "there"}});
+    let path = format!("{CONFIG_MAPS}/env-late");
+    node.plane.patch(&path, &patch).await.unwrap();
+    let pod = node.running("env-late").await;
+    assert_eq!(status::container(&pod, "main").unwrap().restart_count, 0);
+    assert_eq!(told(node, "env-late", "X").await, ["X=there"]);
+    node.end("env-late").await;
+}
+
+/// The same for a secret of which all is taken.
+pub async fn a_secret_that_comes_late(node: &Member) {
+    let env = json!([{"secretRef": {"name": "env-late-secret"}}]);
+    let container = holding(json!({"envFrom": env}));
+    node.create(&single("env-late-secret", container)).await;
+    node.until("env-late-secret", "waits", |pod| {
+        let message = status::waiting(pod, "main")?.1;
+        match message == "secret \"env-late-secret\" not found" {
+            true => Ok(()),
+            false => Err(message),
+        }
+    })
+    .await;
+    let secret = json!({"metadata": {"name": "env-late-secret"}, "stringData": {"X": "1"}, "immutable": true});
+    node.plane.create(SECRETS, &secret).await.unwrap();
+    node.running("env-late-secret").await;
+    assert_eq!(told(node, "env-late-secret", "X").await, ["X=1"]);
+    node.end("env-late-secret").await;
+}
+
+/// Fields of the pod and resources of its containers.
+pub async fn what_a_pod_learns_of_itself(node: &Member) {
+    let field = |name: &str, path: &str| from(name, json!({"fieldRef": {"fieldPath": path}}));
+    let resource = |name: &str, resource: &str, divisor: &str| {
+        from(
+            name,
+            json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}}),
+        )
+    };
+    let container = holding(json!({
+        "resources": {"requests": {"cpu": "30m", "memory": "20Mi"}, "limits": {"memory": "40Mi"}},
+        "env": [
+            field("X_NAME", "metadata.name"),
+            field("X_NAMESPACE", "metadata.namespace"),
+            field("X_UID", "metadata.uid"),
+            field("X_LABEL", "metadata.labels['app']"),
+            field("X_ANNOTATION", "metadata.annotations['note']"),
+            field("X_NODE", "spec.nodeName"),
+            field("X_ACCOUNT", "spec.serviceAccountName"),
+            field("X_HOST", "status.hostIP"),
+            field("X_IP", "status.podIP"),
+            field("X_IPS", "status.podIPs"),
+            resource("X_CPU", "requests.cpu", "1m"),
+            resource("X_CPUS", "requests.cpu", "0"),
+            resource("X_MEMORY", "limits.memory", "1Mi"),
+            resource("X_ALL_CPUS", "limits.cpu", "1m"),
+        ],
+    }));
+    let mut manifest = single("env-self", container);
+    manifest["metadata"]["labels"] = json!({"app": "self"});
+    manifest["metadata"]["annotations"] = json!({"note": "a \"quoted\" one"});
+    let pod = node.run(&manifest).await;
+    let known = status::status(&pod).unwrap();
+    let (host, ip) = (
+        known.host_ip.clone().unwrap(),
+        known.pod_ip.clone().unwrap(),
+    );
+    let allocatable = node.node().await.unwrap().status.unwrap().allocatable;
+    let cpus = &allocatable.unwrap()["cpu"].0;
+    let cpus = match cpus.strip_suffix('m') {
+        Some(millis) => millis.to_owned(),
+        None => format!("{cpus}000"),
+    };
+    let expected = [
+        "X_ACCOUNT=default".to_owned(),
+        format!("X_ALL_CPUS={cpus}"),
+        "X_ANNOTATION=a \\\"quoted\\\" one".to_owned(),
+        "X_CPU=30".to_owned(),
+        "X_CPUS=1".to_owned(),
+        format!("X_HOST={host}"),
+        format!("X_IP={ip}"),
+        format!("X_IPS={ip}"),
+        "X_LABEL=self".to_owned(),
+        "X_MEMORY=40".to_owned(),
+        "X_NAME=env-self".to_owned(),
+        "X_NAMESPACE=default".to_owned(),
+        format!("X_NODE={}", node.name),
+        format!("X_UID={}", status::uid(&pod)),
+    ];
+    assert_eq!(told(node, "env-self", "X_").await, expected);
+    node.end("env-self").await;
+}
+
+/// The API server's service always, those of the namespace unless the pod wants none.
+pub async fn services_of_the_namespace(node: &Member) {
+    let spec = json!({
+        "selector": {"app": "nobody"},
+        "ports": [{"name": "http-main", "port": 80}, {"name": "dns", "port": 53, "protocol": "UDP"}],
+    });
+    let service = json!({"metadata": {"name": "env-linked"}, "spec": spec});
+    let made = node.plane.create(SERVICES, &service).await.unwrap();
+    let ip = made["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let master = node
+        .plane
+        .get_json(&format!("{SERVICES}/kubernetes"))
+        .await
+        .unwrap();
+    let master = master["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    // The service may be known here a moment after the pod: such a pod is not told of it, as ever.
+    let name = "env-linked";
+    node.wait(name, "sees the service", async || {
+        let env = json!([{"name": "X", "value": "http://$(ENV_LINKED_SERVICE_HOST)"}]);
+        node.run(&single(name, holding(json!({"env": env})))).await;
+        let seen = told(node, name, "ENV_LINKED").await;
+        let joined = told(node, name, "X").await;
+        let api = told(node, name, "KUBERNETES_SERVICE_HOST").await;
+        node.end(name).await;
+        let expected = [
+            format!("ENV_LINKED_PORT=tcp://{ip}:80"),
+            format!("ENV_LINKED_PORT_53_UDP=udp://{ip}:53"),
+            format!("ENV_LINKED_PORT_53_UDP_ADDR={ip}"),
+            "ENV_LINKED_PORT_53_UDP_PORT=53".to_owned(),
+            "ENV_LINKED_PORT_53_UDP_PROTO=udp".to_owned(),
+            format!("ENV_LINKED_PORT_80_TCP=tcp://{ip}:80"),
+            format!("ENV_LINKED_PORT_80_TCP_ADDR={ip}"),
+            "ENV_LINKED_PORT_80_TCP_PORT=80".to_owned(),
+            "ENV_LINKED_PORT_80_TCP_PROTO=tcp".to_owned(),
+            format!("ENV_LINKED_SERVICE_HOST={ip}"),
+            "ENV_LINKED_SERVICE_PORT=80".to_owned(),
+            "ENV_LINKED_SERVICE_PORT_DNS=53".to_owned(),
+            "ENV_LINKED_SERVICE_PORT_HTTP_MAIN=80".to_owned(),
+        ];
+        let right = seen == expected
+            && joined == [format!("X=http://{ip}")]
+            && api == [format!("KUBERNETES_SERVICE_HOST={master}")];
+        match right {
+            true => Ok(()),
+            false => Err(format!("{seen:?} {joined:?} {api:?}")),
+        }
+    })
+    .await;
+    let spec = json!({"containers": [holding(json!({}))], "enableServiceLinks": false});
+    node.run(&pod("env-unlinked", spec)).await;
+    let seen = environ(node, "env-unlinked").await;
+    assert!(seen.keys().all(|name| !name.starts_with("ENV_LINKED")));
+    assert_eq!(seen["KUBERNETES_SERVICE_HOST"], master.into_bytes());
+    node.end("env-unlinked").await;
+    node.plane
+        .delete(&format!("{SERVICES}/env-linked"))
+        .await
+        .unwrap();
+}
+
+/// Variables that an init container wrote into a file.
+pub async fn variables_from_a_file(node: &Member) {
+    let mount = json!([{"name": "data", "mountPath": "/data"}]);
+    let script = "echo \"WORD='from init' # said\" > /data/env; ln -s /etc/passwd /data/out";
+    let key = |name: &str, path: &str, key: &str, optional: bool| {
+        let r = json!({"volumeName": "data", "path": path, "key": key, "optional": optional});
+        from(name, json!({"fileKeyRef": r}))
+    };
+    let spec = |env: Value| {
+        json!({
+            "volumes": [{"name": "data", "emptyDir": {}}],
+            "initContainers": [with(shell("init", script), json!({"volumeMounts": mount}))],
+            "containers": [holding(json!({"env": env}))],
+        })
+    };
+    let env = json!([
+        key("X_WORD", "env", "WORD", false),
+        key("X_NONE", "env", "NONE", true)
+    ]);
+    node.run(&pod("env-file", spec(env))).await;
+    assert_eq!(told(node, "env-file", "X_").await, ["X_WORD=from init"]);
+    node.end("env-file").await;
+    // A link to a file of the node leads nowhere.
+    let env = json!([key("X_WORD", "out", "root", false)]);
+    node.create(&pod("env-file-out", spec(env))).await;
+    node.until("env-file-out", "is refused", |pod| {
+        match status::waiting(pod, "main")? {
+            (_, message) if message == "couldn't parse env file" => Ok(()),
+            found => Err(format!("{found:?}")),
+        }
+    })
+    .await;
+    node.end("env-file-out").await;
+}
+
+/// How many single objects of a kind nodes watch.
+async fn watched(node: &Member, resource: &str) -> usize {
+    let metrics = node.kubectl(&["get", "--raw", "/metrics"]).await;
+    let ours = metrics.lines().filter(|line| {
+        line.starts_with("apiserver_longrunning_requests{")
+            && line.contains(&format!("resource=\"{resource}\""))
+            && line.contains("scope=\"resource\"")
+            && line.contains("verb=\"WATCH\"")
+    });
+    let count = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
+    ours.filter_map(count).sum::<f64>() as usize
+}
+
+/// A pod that refers to very many objects starts, each is watched as long as it is there and may change, and none
+/// when it has gone.
+pub async fn watches_go_with_their_pods() {
+    let node = Member::founding(ControlPlaneOptions::default(), "watcher").await;
+    // Those that the control plane itself has.
+    let before = watched(&node, "configmaps").await;
+    let mut env = Vec::new();
+    for number in 0..CROWD {
+        let name = format!("crowd-{number}");
+        // Every fourth will not change.
+        let immutable = number % 4 == 0;
+        let object =
+            json!({"metadata": {"name": name}, "data": {"k": name}, "immutable": immutable});
+        node.plane.create(CONFIG_MAPS, &object).await.unwrap();
+        env.push(from(&format!("X_{number}"), config_map_key(&name, "k")));
+    }
+    let mutable = CROWD - CROWD / 4;
+    let container = holding(json!({"env": env}));
+    let others = holding(json!({"env": [from("X", config_map_key("crowd-1", "k"))]}));
+    node.run(&single("crowd", container)).await;
+    node.run(&single("other", others)).await;
+    assert_eq!(told(&node, "crowd", "X_").await.len(), CROWD);
+    let counts = async |expected: usize| {
+        node.wait_long(LONG, "crowd", "is watched", async || {
+            match watched(&node, "configmaps").await {
+                found if found == before + expected => Ok(()),
+                found => Err(format!("{found} watches, not {before} and {expected}")),
+            }
+        })
+        .await;
+    };
+    counts(mutable).await;
+    node.end("crowd").await;
+    counts(1).await;
+    node.end("other").await;
+    counts(0).await;
+    node.down().await;
+}

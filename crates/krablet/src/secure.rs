@@ -1,0 +1,214 @@
+//! The HTTPS port: which certificate is shown there, and who is let in.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use futures::StreamExt as _;
+use krablet_access::{Authenticator, Authorizer, ClientCertificates, SubjectReviews, TokenReviews};
+use krablet_agent::AgentHandle;
+use krablet_config::KubeletConfiguration;
+use krablet_identity::serving::{self, ServingFiles};
+use krablet_kube::Kube;
+use krablet_linux::{DirectoryWatch as _, HostFiles, InotifyWatch, SystemClock, WallClock as _};
+use krablet_pod::observed::ObservedPod;
+use krablet_pod::{PodRef, PodUid};
+use krablet_server::{Access, Inside, Listener, SecureParts, ServingPair, TlsLimits, serve_secure};
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tracing::{error, info, warn};
+
+use crate::doors::Doors;
+
+/// Files that change are written in several steps; looked at once they are through.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// Without an API server nobody could be told from anybody else by the rules that are set: the port stays shut then,
+/// and the log says what to change.
+pub async fn open(doors: Doors<'_>, address: SocketAddr, tasks: &mut JoinSet<()>) -> Result<()> {
+    let config = &doors.loaded.config;
+    if doors.kube.is_none() && asks_the_api_server(config) {
+        info!(
+            "The HTTPS port stays shut: this node stands alone, and authentication.webhook or authorization.mode Webhook \
+             needs an API server"
+        );
+        return Ok(());
+    }
+    let pair_files = serving_files(&doors).await?;
+    let pair = read_pair(&pair_files)?;
+    let certificates = client_certificates(config)?;
+    let listener = Listener::tcp(address).await.context("port")?;
+    let parts = SecureParts {
+        access: access(&doors, certificates.clone()),
+        inside: Arc::new(House {
+            handle: doors.handle.clone(),
+            configuration: config.to_json(),
+        }),
+        view: doors.view.clone(),
+        runtime: doors.runtime.clone(),
+        streaming: doors.runtime.clone(),
+        debugging: config.server.enable_debugging_handlers,
+        idle: config
+            .server
+            .streaming_connection_idle_timeout
+            .to_std()
+            .unwrap_or_default(),
+    };
+    let limits = TlsLimits {
+        min_version: config.security.tls_min_version.clone(),
+        cipher_suites: config.security.tls_cipher_suites.clone(),
+    };
+    keep_fresh(&pair, pair_files, certificates, config, tasks);
+    info!(address = %address, "Serving the HTTPS port");
+    tasks.spawn(async move {
+        if let Err(why) = serve_secure(listener, &pair, &limits, parts).await {
+            error!(err = why, "The HTTPS port cannot be served");
+        }
+        std::future::pending::<()>().await;
+    });
+    Ok(())
+}
+
+fn asks_the_api_server(config: &KubeletConfiguration) -> bool {
+    let security = &config.security;
+    security.authentication.webhook.enabled || security.authorization.mode == "Webhook"
+}
+
+async fn serving_files(doors: &Doors<'_>) -> Result<ServingFiles> {
+    let security = &doors.loaded.config.security;
+    if !security.tls_cert_file.is_empty() {
+        return Ok(ServingFiles {
+            certificate: PathBuf::from(&security.tls_cert_file),
+            key: PathBuf::from(&security.tls_private_key_file),
+        });
+    }
+    let directory = Path::new(&doors.loaded.flags.cert_dir);
+    let (name, ips) = (doors.node_name, doors.node_ips);
+    serving::self_signed(directory, name, ips, &HostFiles, SystemClock.now())
+        .await
+        .context("--cert-dir: cannot make a serving certificate")
+}
+
+fn read_pair(files: &ServingFiles) -> Result<ServingPair> {
+    let (certificate, key) = read_both(files)?;
+    ServingPair::new(&certificate, &key)
+        .map_err(|why| anyhow!("{}: {why}", files.certificate.display()))
+}
+
+fn read_both(files: &ServingFiles) -> Result<(Vec<u8>, Vec<u8>)> {
+    let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
+    Ok((read(&files.certificate)?, read(&files.key)?))
+}
+
+fn client_certificates(config: &KubeletConfiguration) -> Result<Option<ClientCertificates>> {
+    let file = &config.security.authentication.x509.client_ca_file;
+    if file.is_empty() {
+        return Ok(None);
+    }
+    let place = || format!("authentication.x509.clientCAFile: {file}");
+    let text = std::fs::read(file).with_context(place)?;
+    let certificates = ClientCertificates::new(&text);
+    certificates
+        .map(Some)
+        .map_err(|why| anyhow!("{}: {why}", place()))
+}
+
+fn access(doors: &Doors<'_>, certificates: Option<ClientCertificates>) -> Access {
+    let security = &doors.loaded.config.security;
+    let kube = doors.kube.clone();
+    let tokens = |kube: Kube| {
+        let lasts = security.authentication.webhook.cache_ttl;
+        TokenReviews::new(kube, lasts.to_std().unwrap_or_default())
+    };
+    let webhook = &security.authorization.webhook;
+    let reviews = |kube: Kube| {
+        let allowed = webhook.cache_authorized_ttl.to_std().unwrap_or_default();
+        let denied = webhook.cache_unauthorized_ttl.to_std().unwrap_or_default();
+        SubjectReviews::new(kube, doors.node_name.to_owned(), allowed, denied)
+    };
+    let by_token = security.authentication.webhook.enabled;
+    let by_review = security.authorization.mode == "Webhook";
+    Access {
+        authenticator: Authenticator {
+            certificates,
+            tokens: kube.clone().filter(|_| by_token).map(tokens),
+            anonymous: security.authentication.anonymous.enabled,
+        },
+        authorizer: match kube.filter(|_| by_review) {
+            Some(kube) => Authorizer::Webhook(reviews(kube)),
+            None => Authorizer::AlwaysAllow,
+        },
+    }
+}
+
+/// Files that change take effect without a restart; what cannot be used leaves the old in force.
+fn keep_fresh(
+    pair: &ServingPair,
+    files: ServingFiles,
+    certificates: Option<ClientCertificates>,
+    config: &KubeletConfiguration,
+    tasks: &mut JoinSet<()>,
+) {
+    let place = files.certificate.clone();
+    let pair = pair.clone();
+    let again = move || -> Result<(), String> {
+        let (certificate, key) = read_both(&files).map_err(|e| format!("{e:#}"))?;
+        pair.replace(&certificate, &key)
+    };
+    tasks.spawn(on_change(place, again));
+    if let Some(certificates) = certificates {
+        let file = PathBuf::from(&config.security.authentication.x509.client_ca_file);
+        let place = file.clone();
+        let again = move || -> Result<(), String> {
+            let text = std::fs::read(&file).map_err(|e| e.to_string())?;
+            certificates.replace(&text)
+        };
+        tasks.spawn(on_change(place, again));
+    }
+}
+
+async fn on_change(file: PathBuf, again: impl Fn() -> Result<(), String> + Send + 'static) {
+    let directory = file.parent().unwrap_or(Path::new("/")).to_owned();
+    let path = file.display().to_string();
+    match InotifyWatch.watch(&directory) {
+        Ok(mut changes) => {
+            while changes.next().await.is_some() {
+                tokio::time::sleep(SETTLED).await;
+                if let Err(err) = again() {
+                    warn!(
+                        path,
+                        err, "Cannot be used, what was read before stays in force"
+                    );
+                }
+            }
+        }
+        Err(e) => warn!(path, err = %e, "Is not watched: changes take effect with a restart"),
+    }
+    std::future::pending::<()>().await;
+}
+
+struct House {
+    handle: AgentHandle,
+    configuration: Value,
+}
+
+impl Inside for House {
+    fn observed(&self, uid: &PodUid) -> Option<Arc<ObservedPod>> {
+        self.handle.observer.latest(uid)
+    }
+
+    fn all_observed(&self) -> Vec<Arc<ObservedPod>> {
+        self.handle.observer.all()
+    }
+
+    fn configuration(&self) -> Value {
+        self.configuration.clone()
+    }
+
+    fn api_uid(&self, uid: &PodUid) -> Option<PodUid> {
+        let mirror = self.handle.desired.mirror_of(uid)?;
+        Some(PodRef::of(&mirror).uid)
+    }
+}
