@@ -18,10 +18,10 @@ pub const TOOL: &str = "krablet.local/tool:v1";
 pub const TOOL_V2: &str = "krablet.local/tool:v2";
 
 /// Busybox applets that get a name of their own in the tool image.
-const APPLETS: [&str; 32] = [
+const APPLETS: [&str; 33] = [
     "ash", "cat", "chmod", "cp", "date", "dd", "df", "echo", "env", "false", "grep", "head",
     "hostname", "id", "ip", "kill", "ls", "mkdir", "mount", "nc", "nslookup", "printf", "ps", "rm",
-    "sed", "sh", "sleep", "stat", "tail", "test", "true", "wget",
+    "sed", "sh", "sleep", "stat", "tail", "tar", "test", "true", "wget",
 ];
 
 /// A tool image under another name, with differences a test asks for.
