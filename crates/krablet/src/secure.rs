@@ -84,6 +84,11 @@ async fn serving_files(doors: &Doors<'_>) -> Result<ServingFiles> {
             key: PathBuf::from(&security.tls_private_key_file),
         });
     }
+    if security.server_tls_bootstrap {
+        warn!(
+            "serverTLSBootstrap: a serving certificate is not asked for at the API server, a self-signed one is shown"
+        );
+    }
     let directory = Path::new(&doors.loaded.flags.cert_dir);
     let (name, ips) = (doors.node_name, doors.node_ips);
     serving::self_signed(directory, name, ips, &HostFiles, SystemClock.now())
