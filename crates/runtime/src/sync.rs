@@ -1,6 +1,6 @@
 //! One sync of a pod: what the core decided, in its fixed order of work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -250,7 +250,14 @@ impl PodRuntime {
         out: &mut SyncOutcome,
     ) {
         let ids = actions.init_to_trim.iter();
-        for seen in ids.filter_map(|id| inputs.observed.container(id)) {
+        let mut doomed: Vec<_> = ids.filter_map(|id| inputs.observed.container(id)).collect();
+        // The newest knows the restart count, so it goes last, and stays where an older one does.
+        doomed.sort_by_key(|seen| seen.memory.restart_count);
+        let mut stuck = BTreeSet::new();
+        for seen in doomed {
+            if stuck.contains(&seen.name) {
+                continue;
+            }
             out.acted = true;
             let pod = &inputs.observed.pod;
             let removed = match actions.create_sandbox {
@@ -263,6 +270,7 @@ impl PodRuntime {
             };
             if let Err(error) = removed {
                 tracing::error!(pod = %pod, podUID = %pod.uid, containerName = &*seen.name, %error, "Failed to remove pod init container");
+                stuck.insert(seen.name.clone());
             }
         }
     }
