@@ -53,7 +53,8 @@ pub async fn logs(node: &Member) {
     let stamp = stamped.split(' ').next().unwrap();
     assert!(stamp.ends_with('Z') && stamp.len() == 30, "{stamped}");
     let few = node.kubectl(&["logs", "logs", "--limit-bytes=4"]).await;
-    assert_eq!(few, "line");
+    // Which of the two streams the runtime read first is its own affair.
+    assert_eq!(few, all[..4]);
     let why = node.plane.kubectl(&["logs", "logs", "--previous"]).await;
     let why = format!("{:#}", why.unwrap_err());
     let expected = r#"previous terminated container "main" in pod "logs" not found"#;
