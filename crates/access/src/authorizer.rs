@@ -1,14 +1,12 @@
 //! Whether somebody may.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use krablet_kube::{Call, Kube, Verb};
+use krablet_kube::Kube;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::Semaphore;
 
-use crate::tokens::{AT_ONCE, DEADLINE};
+use crate::reviews::Reviews;
 use crate::verdicts::Verdicts;
 use crate::{Attributes, Denied, ReviewError, User};
 
@@ -23,18 +21,11 @@ type Question = (User, &'static str, &'static str);
 
 /// Asks the API server.
 pub struct SubjectReviews {
-    kube: Kube,
+    reviews: Reviews,
     node_name: String,
     known: Verdicts<Question, bool>,
     allowed_lasts: Duration,
     denied_lasts: Duration,
-    turns: Arc<Semaphore>,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    #[serde(default)]
-    status: AnswerStatus,
 }
 
 #[derive(Default, Deserialize)]
@@ -80,12 +71,11 @@ impl SubjectReviews {
         denied_lasts: Duration,
     ) -> Self {
         Self {
-            kube,
+            reviews: Reviews::new(kube),
             node_name,
             known: Verdicts::new(),
             allowed_lasts,
             denied_lasts,
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
@@ -99,8 +89,7 @@ impl SubjectReviews {
         if let Some(known) = self.known.get(&question) {
             return Ok(known);
         }
-        let _turn = self.turns.try_acquire().map_err(|_| ReviewError::Busy)?;
-        let body = json!({
+        let review = json!({
             "kind": "SubjectAccessReview",
             "apiVersion": "authorization.k8s.io/v1",
             "spec": {
@@ -117,11 +106,8 @@ impl SubjectReviews {
                 },
             },
         });
-        let call = Call::new(Verb::Create, SUBJECT_ACCESS_REVIEWS.to_owned())
-            .body(body.to_string())
-            .deadline(DEADLINE);
-        let answer: Answer = self.kube.object(call).await?;
-        let allowed = answer.status.allowed;
+        let answer = self.reviews.ask(SUBJECT_ACCESS_REVIEWS, &review).await;
+        let AnswerStatus { allowed } = answer?;
         let lasts = match allowed {
             true => self.allowed_lasts,
             false => self.denied_lasts,

@@ -9,6 +9,7 @@ mod attributes;
 mod authenticator;
 mod authorizer;
 mod certificates;
+mod reviews;
 mod tokens;
 mod user;
 mod verdicts;

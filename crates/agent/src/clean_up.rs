@@ -11,7 +11,7 @@ use krablet_pod::{ContainerId, PodRef, PodUid};
 use krablet_status::StatusStore;
 
 use crate::housekeeping::Findings;
-use crate::steps::{Garbage, KnownFate};
+use crate::steps::garbage::{Garbage, KnownFate};
 use crate::sync_loop::SyncLoop;
 
 impl SyncLoop {

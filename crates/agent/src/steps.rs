@@ -1,13 +1,14 @@
 //! The steps of a pod worker: bring a pod towards its spec, stop it, release what it held. Each is
 //! done from the start every time and may be cut off at any point; the runtime and the disk remember.
 
-use std::collections::{BTreeMap, BTreeSet};
+pub(crate) mod garbage;
+
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use krablet_core::Mono;
 use krablet_core::actions::{ActionInputs, compute_pod_actions};
-use krablet_core::gc::Fate;
 use krablet_core::restart::RestartGates;
 use krablet_core::start::StartErrors;
 use krablet_core::status::{self, NodeFacts, StatusInputs};
@@ -19,9 +20,9 @@ use krablet_observer::ObserverHandle;
 use krablet_pod::api::{Pod, PodSpec, PodStatus};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::qos::{QosClass, qos_class};
-use krablet_pod::{ContainerId, PodRef, PodUid, Ticket};
+use krablet_pod::{PodRef, PodUid, Ticket};
 use krablet_probes::ProbesHandle;
-use krablet_runtime::gc::{Claim, ContainerGc, GcRound};
+use krablet_runtime::gc::ContainerGc;
 use krablet_runtime::{PodRuntime, SyncInputs, SyncOutcome, VolumeSource};
 use krablet_status::StatusStore;
 use krablet_volumes::{PodMounts, VolumeError, Volumes};
@@ -30,9 +31,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::accounts::Accounts;
-use crate::clearing::{Cleared, Clearing};
+use crate::clearing::Clearing;
 use crate::held_volumes::HeldVolumes;
-use crate::housekeeping::Leftovers;
 use crate::mono::MonoClock;
 use crate::network::NetworkReadiness;
 use crate::pod_set::DesiredPods;
@@ -60,22 +60,6 @@ struct StatusView<'a> {
     ready_to_start: Option<bool>,
     /// Of containers that neither the runtime nor a status remembers.
     log_restart_counts: BTreeMap<String, u32>,
-}
-
-/// What was known of a pod's remains at the time of the look.
-#[derive(Clone, Copy)]
-pub(crate) struct KnownFate {
-    pub(crate) fate: Fate,
-    /// A source wanted the pod then.
-    pub(crate) wanted: bool,
-}
-
-/// What a collection of garbage is told.
-pub(crate) struct Garbage {
-    pub(crate) pods: Vec<Arc<ObservedPod>>,
-    pub(crate) fates: BTreeMap<PodUid, KnownFate>,
-    /// Containers whose end stands in a status.
-    pub(crate) recorded: BTreeSet<ContainerId>,
 }
 
 /// What the steps work with.
@@ -469,70 +453,6 @@ impl Steps {
             warn!(podUID = %uid, err = %e, "Could not remove the cgroup of a pod, will retry");
         }
         removed.is_ok()
-    }
-
-    /// What is left of pods that are gone: their directories, and cgroups of an earlier agent.
-    pub(crate) async fn release_leftovers(&self, leftovers: Leftovers) {
-        for uid in leftovers.directories {
-            let Some(_claim) = self.claim(&uid) else {
-                continue;
-            };
-            let done = self.parts.volumes.tear_down(&uid).await;
-            if let Some(text) = self.held_volumes.news(&uid, &done) {
-                warn!(podUID = %uid, err = text, "Could not remove the directory of a pod that is gone, will retry");
-            }
-        }
-        for (uid, qos) in leftovers.cgroups {
-            let Some(_claim) = self.claim(&uid) else {
-                continue;
-            };
-            self.release_cgroup(&uid, qos).await;
-        }
-    }
-
-    /// For one who takes away the remains of a pod; `None` if it is wanted again.
-    fn claim(&self, uid: &PodUid) -> Option<Cleared> {
-        let claim = self.clearing.begin(uid);
-        (!self.parts.desired.contains(uid)).then_some(claim)
-    }
-}
-
-/// Garbage.
-impl Steps {
-    pub(crate) async fn collect_garbage(&self, garbage: Garbage) {
-        // A pod nobody knows may go whole: sources are ready when this is called. What has become
-        // wanted since the look has containers and logs that the look knows nothing of.
-        let fate = |uid: &PodUid| match garbage.fates.get(uid) {
-            Some(known) if known.wanted => known.fate,
-            _ if self.parts.desired.contains(uid) => Fate::Live,
-            Some(known) => known.fate,
-            None => Fate::ContentRemovable,
-        };
-        let claim = |uid: &PodUid| match garbage.fates.get(uid) {
-            // A living pod loses only what its steps have no use for.
-            Some(known) if known.fate == Fate::Live => Some(Box::new(()) as Claim),
-            // One that has ended and is wanted may be about to begin anew.
-            Some(known) if known.wanted => Some(Box::new(self.clearing.begin(uid)) as Claim),
-            _ => Some(Box::new(self.claim(uid)?) as Claim),
-        };
-        let report = self
-            .parts
-            .gc
-            .run(&GcRound {
-                pods: &garbage.pods,
-                fate: &fate,
-                recorded: &|id| garbage.recorded.contains(id),
-                claim: &claim,
-                sources_ready: true,
-                evict_terminated: false,
-            })
-            .await;
-        if let Some(failure) = report.failures.first() {
-            let message = failure.clone();
-            self.parts
-                .recorder
-                .warning(Subject::Node, reason::CONTAINER_GC_FAILED, message);
-        }
     }
 }
 

@@ -11,15 +11,23 @@ use crate::envelope::State;
 /// The API server's pods of this node as last known, so that they can run while it is away.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DesiredPods {
-    #[serde(default, serialize_with = "write_pods", deserialize_with = "read_pods")]
+    #[serde(
+        default,
+        serialize_with = "write_pods",
+        deserialize_with = "read_shared"
+    )]
     pub pods: Vec<Arc<Pod>>,
 }
 
 /// The cluster's services as last known: containers that start while the API server is away are told of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KnownServices {
-    #[serde(default)]
-    pub services: Vec<Service>,
+    #[serde(
+        default,
+        serialize_with = "write_shared",
+        deserialize_with = "read_shared"
+    )]
+    pub services: Vec<Arc<Service>>,
 }
 
 impl State for KnownServices {
@@ -52,9 +60,18 @@ fn essence(pod: &Pod) -> Pod {
     }
 }
 
-fn read_pods<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<Pod>>, D::Error> {
-    let pods = Vec::<Pod>::deserialize(deserializer)?;
-    Ok(pods.into_iter().map(Arc::new).collect())
+fn write_shared<T: Serialize, S: Serializer>(
+    objects: &[Arc<T>],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(objects.iter().map(|object| &**object))
+}
+
+fn read_shared<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<Arc<T>>, D::Error> {
+    let objects = Vec::<T>::deserialize(deserializer)?;
+    Ok(objects.into_iter().map(Arc::new).collect())
 }
 
 impl State for DesiredPods {

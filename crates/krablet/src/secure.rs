@@ -13,6 +13,7 @@ use krablet_config::KubeletConfiguration;
 use krablet_identity::serving::{self, ServingFiles};
 use krablet_kube::Kube;
 use krablet_linux::{DirectoryWatch as _, HostFiles, InotifyWatch, SystemClock, WallClock as _};
+use krablet_pod::api::PodStatus;
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::{PodRef, PodUid};
 use krablet_server::{Access, Inside, Listener, SecureParts, ServingPair, TlsLimits, serve_secure};
@@ -206,6 +207,10 @@ impl Inside for House {
 
     fn all_observed(&self) -> Vec<Arc<ObservedPod>> {
         self.handle.observer.all()
+    }
+
+    fn status(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        self.handle.status.status(uid)
     }
 
     fn configuration(&self) -> Value {

@@ -53,12 +53,13 @@ pub async fn services(ground: &Ground<'_>, savers: &mut JoinSet<()>) -> krablet_
     let known = memory.value.services;
     let saver = memory.saver;
     let save = move |services: &[Arc<Service>]| {
-        let services = services.iter().map(|s| (**s).clone()).collect();
-        saver.set(KnownServices { services });
+        saver.set(KnownServices {
+            services: services.to_vec(),
+        });
     };
     krablet_objects::Memory {
         // Every cluster has at least one.
-        known: (!known.is_empty()).then(|| known.into_iter().map(Arc::new).collect()),
+        known: (!known.is_empty()).then(|| known.into()),
         save: Some(Box::new(save)),
     }
 }

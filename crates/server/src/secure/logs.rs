@@ -7,11 +7,11 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{StatusCode, header};
 use krablet_logs::LogReader;
-use krablet_pod::api::{ContainerState, ContainerStatus, Pod, PodStatus};
-use krablet_pod::containers::{ephemeral_containers, init_containers};
+use krablet_pod::api::{ContainerState, ContainerStatus, PodStatus};
+use krablet_pod::{PodRef, PodUid};
 
 use super::answers::refuse;
-use super::place::Place;
+use super::place::{Place, terminal};
 use super::query::log_query;
 use super::{Door, SharedDoor};
 
@@ -28,7 +28,7 @@ pub(super) async fn container_logs(
         let why = format!("pod {:?} does not exist", place.pod);
         return refuse(StatusCode::NOT_FOUND, why);
     };
-    if !has_container(&pod, &place.container) {
+    if terminal(&pod, &place.container).is_none() {
         let why = format!(
             "container {:?} not found in pod {:?}",
             place.container, place.pod
@@ -47,7 +47,8 @@ pub(super) async fn container_logs(
             return refuse(StatusCode::BAD_REQUEST, why);
         }
     };
-    let ended = ended(door.clone(), place, id.clone());
+    let uid = PodRef::of(&pod).uid;
+    let ended = ended(door.clone(), uid, place.container, id);
     let reader = LogReader::open(path.as_ref(), &query.options, &door.log_watch, ended).await;
     match reader {
         Ok(reader) => pieces(reader),
@@ -66,31 +67,21 @@ fn pieces(reader: LogReader) -> Response {
 }
 
 /// Ready when the status does not say any more that this instance runs.
-fn ended(door: SharedDoor, place: Place, id: String) -> BoxFuture<'static, ()> {
+fn ended(door: SharedDoor, uid: PodUid, name: String, id: String) -> BoxFuture<'static, ()> {
     let mut changes = door.parts.view.pod_changes();
-    let wait = async move { while runs(&door, &place, &id) && changes.changed().await.is_ok() {} };
+    let wait =
+        async move { while runs(&door, &uid, &name, &id) && changes.changed().await.is_ok() {} };
     wait.boxed()
 }
 
-fn runs(door: &Door, place: &Place, id: &str) -> bool {
-    let pod = door.pod(place);
-    let status = pod.as_ref().and_then(|pod| pod.status.as_ref());
-    let container = status.and_then(|status| find(status, &place.container));
+fn runs(door: &Door, uid: &PodUid, name: &str, id: &str) -> bool {
+    let status = door.parts.inside.status(uid);
+    let container = status.as_ref().and_then(|status| find(status, name));
     container.is_some_and(|c| {
         let state = c.state.as_ref();
         let running = state.is_some_and(|s| s.running.is_some());
         running && c.container_id.as_deref() == Some(id)
     })
-}
-
-fn has_container(pod: &Pod, name: &str) -> bool {
-    let Some(spec) = &pod.spec else {
-        return false;
-    };
-    let ephemeral = ephemeral_containers(spec).iter().map(|c| &c.name);
-    let init = init_containers(spec).iter().map(|c| &c.name);
-    let regular = spec.containers.iter().map(|c| &c.name);
-    regular.chain(init).chain(ephemeral).any(|c| c == name)
 }
 
 fn find<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {

@@ -18,6 +18,7 @@ use krablet_access::{Authenticator, Authorizer};
 use krablet_cri::{RuntimeService, StreamingService};
 use krablet_logs::LogWatch;
 use krablet_pod::PodUid;
+use krablet_pod::api::PodStatus;
 use krablet_pod::observed::ObservedPod;
 
 use crate::View;
@@ -35,6 +36,8 @@ pub trait Inside: Send + Sync {
     fn observed(&self, uid: &PodUid) -> Option<Arc<ObservedPod>>;
     /// The same of all pods.
     fn all_observed(&self) -> Vec<Arc<ObservedPod>>;
+    /// What this node says of a pod now.
+    fn status(&self, uid: &PodUid) -> Option<Arc<PodStatus>>;
     /// The configuration in force, as `/configz` tells it.
     fn configuration(&self) -> serde_json::Value;
     /// The UID the API server knows a pod by; a static pod has the one of its mirror pod.

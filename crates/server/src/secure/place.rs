@@ -23,24 +23,24 @@ pub(super) struct Place {
     pub(super) container: String,
 }
 
+/// Whether a container of the pod is made with a terminal; `None` if there is no such container.
+pub(super) fn terminal(pod: &Pod, name: &str) -> Option<bool> {
+    let spec = pod.spec.as_ref()?;
+    let ephemeral = ephemeral_containers(spec).iter();
+    let ephemeral = ephemeral.map(|c| (&c.name, c.tty));
+    let init = init_containers(spec).iter().map(|c| (&c.name, c.tty));
+    let regular = spec.containers.iter().map(|c| (&c.name, c.tty));
+    let mut all = regular.chain(init).chain(ephemeral);
+    let (_, tty) = all.find(|(found, _)| *found == name)?;
+    Some(tty.unwrap_or(false))
+}
+
 /// The answer to who cannot have what he asked for.
 pub(super) type Refused = Box<Response>;
 
 impl Door {
     pub(super) fn pod(&self, place: &Place) -> Option<Pod> {
         self.parts.view.pod(&place.namespace, &place.pod)
-    }
-
-    /// Whether the container was made with a terminal.
-    pub(super) fn has_terminal(&self, place: &Place) -> Option<bool> {
-        let spec = self.pod(place)?.spec?;
-        let ephemeral = ephemeral_containers(&spec).iter();
-        let ephemeral = ephemeral.map(|c| (&c.name, c.tty));
-        let init = init_containers(&spec).iter().map(|c| (&c.name, c.tty));
-        let regular = spec.containers.iter().map(|c| (&c.name, c.tty));
-        let mut all = regular.chain(init).chain(ephemeral);
-        let (_, tty) = all.find(|(name, _)| **name == place.container)?;
-        Some(tty.unwrap_or(false))
     }
 
     /// A pod that is there, and of the UID that was asked for if one was.

@@ -10,16 +10,17 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderName, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use krablet_cri::{Error, v1};
+use krablet_pod::ContainerId;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::SharedDoor;
 use super::answers::refuse;
-use super::place::Place;
-use super::query::{NO_STREAMS, stream_query};
+use super::place::{Place, Refused, terminal};
+use super::query::{NO_STREAMS, StreamQuery, stream_query};
+use super::{Door, SharedDoor};
 
 /// Streams at a time; who comes then is told to come again.
 const MAX_STREAMS: usize = 512;
@@ -37,11 +38,8 @@ pub(super) async fn exec(
     Query(pairs): Query<Pairs>,
     request: Request,
 ) -> Response {
-    let Some(query) = stream_query(&pairs) else {
-        return refuse(StatusCode::BAD_REQUEST, NO_STREAMS);
-    };
-    let id = match door.running_container(&place) {
-        Ok(id) => id,
+    let (id, query) = match wanted_streams(&door, &place, &pairs) {
+        Ok(wanted) => wanted,
         Err(refused) => return *refused,
     };
     let command = pairs.into_iter().filter(|(key, _)| key == "command");
@@ -63,15 +61,14 @@ pub(super) async fn attach(
     Query(pairs): Query<Pairs>,
     request: Request,
 ) -> Response {
-    let Some(query) = stream_query(&pairs) else {
-        return refuse(StatusCode::BAD_REQUEST, NO_STREAMS);
-    };
-    let id = match door.running_container(&place) {
-        Ok(id) => id,
+    let (id, query) = match wanted_streams(&door, &place, &pairs) {
+        Ok(wanted) => wanted,
         Err(refused) => return *refused,
     };
     // Whether there is a terminal was settled when the container was made.
-    let tty = door.has_terminal(&place).unwrap_or(query.tty);
+    let pod = door.pod(&place);
+    let tty = pod.and_then(|pod| terminal(&pod, &place.container));
+    let tty = tty.unwrap_or(query.tty);
     let wanted = v1::AttachRequest {
         container_id: id.to_string(),
         stdin: query.stdin,
@@ -94,6 +91,17 @@ pub(super) async fn port_forward(
     };
     let place = door.parts.streaming.port_forward(id.as_str()).await;
     door.streams.join(request, place).await
+}
+
+/// Which streams of which container.
+fn wanted_streams(
+    door: &Door,
+    place: &Place,
+    pairs: &Pairs,
+) -> Result<(ContainerId, StreamQuery), Refused> {
+    let query =
+        stream_query(pairs).ok_or_else(|| Box::new(refuse(StatusCode::BAD_REQUEST, NO_STREAMS)))?;
+    Ok((door.running_container(place)?, query))
 }
 
 /// A command to its end, and what it wrote.

@@ -103,6 +103,9 @@ impl Inside for Nothing {
     fn all_observed(&self) -> Vec<Arc<ObservedPod>> {
         Vec::new()
     }
+    fn status(&self, _: &PodUid) -> Option<Arc<PodStatus>> {
+        None
+    }
     fn configuration(&self) -> Value {
         json!({"port": 10250})
     }
