@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::node::v1::RuntimeClass;
-use krablet_checkpoint::{DesiredPods as Remembered, Saver};
+use krablet_checkpoint::{DesiredPods as Remembered, Saver, Shelf};
 use krablet_events::sink::{Sink, SinkConfig, SinkDeps};
-use krablet_kube::{Kube, Reflector, ReflectorConfig, drop_managed_fields, paths};
+use krablet_kube::{Kube, Reflector};
 use krablet_linux::WallClock;
 use krablet_pod::PodUid;
 use krablet_pod::api::{Node, Pod};
@@ -21,6 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::AgentHandle;
 use crate::accounts::Accounts;
+use crate::classes::ClassTasks;
 use crate::mirrors::Mirrors;
 use crate::pod_set::DesiredPods;
 
@@ -37,8 +37,17 @@ pub struct Cluster {
     pub remembered: Vec<Arc<Pod>>,
     /// Where that is written down.
     pub saver: Option<Saver<Remembered>>,
+    pub keepsakes: Keepsakes,
     pub events: SinkConfig,
     pub recorder: krablet_events::Recorder,
+}
+
+/// Where things that pods need are kept for a start without an API server.
+#[derive(Clone, Default)]
+pub struct Keepsakes {
+    pub open: Option<Shelf>,
+    /// Of what nobody else may see.
+    pub secret: Option<Shelf>,
 }
 
 pub(crate) struct ClusterTasks {
@@ -50,20 +59,21 @@ pub(crate) struct ClusterTasks {
     sender_handle: SenderHandle,
     sink: Sink,
     mirrors: Mirrors,
-    classes: ClassTeller,
-    class_source: Reflector<RuntimeClass, ClassSink>,
+    classes: ClassTasks,
 }
-
-type ClassSink = watch::Sender<Option<Vec<Arc<RuntimeClass>>>>;
 
 impl Cluster {
     /// What volumes ask of the API server.
     pub(crate) fn volume_objects(&self) -> Arc<dyn ClusterObjects> {
-        Arc::new(KubeObjects(self.kube.clone()))
+        Arc::new(KubeObjects {
+            kube: self.kube.clone(),
+            shelf: self.keepsakes.open.clone(),
+        })
     }
 
     pub(crate) fn tokens(&self, clock: &Arc<dyn WallClock>, seed: u64) -> Tokens {
-        Tokens::new(Arc::new(KubeIssuer(self.kube.clone())), clock.clone(), seed)
+        let issuer = Arc::new(KubeIssuer(self.kube.clone()));
+        Tokens::new(issuer, clock.clone(), seed, self.keepsakes.secret.clone())
     }
 
     pub(crate) fn build(
@@ -104,16 +114,8 @@ impl Cluster {
                 }),
             },
         );
-        let (class_source, _) = Reflector::new(
-            self.kube.api().clone(),
-            ReflectorConfig {
-                path: paths::RUNTIME_CLASSES.to_owned(),
-                query: Vec::new(),
-                slim: drop_managed_fields,
-                seed,
-            },
-            classes.list.clone(),
-        );
+        let shelf = self.keepsakes.open;
+        let classes = ClassTasks::build(&self.kube, classes, shelf, seed);
         let tasks = ClusterTasks {
             pods,
             reach,
@@ -133,7 +135,6 @@ impl Cluster {
                 sources: sources.clone(),
             },
             classes,
-            class_source,
         };
         (tasks, sender_handle)
     }
@@ -151,7 +152,6 @@ impl ClusterTasks {
             sink,
             mirrors,
             classes,
-            class_source,
         } = self;
         tasks.spawn(async move {
             // Before the API server speaks: its first set says what of this still holds.
@@ -163,10 +163,7 @@ impl ClusterTasks {
         tasks.spawn(sender.run());
         tasks.spawn(sink.run());
         tasks.spawn(mirrors.run());
-        tasks.spawn(async move {
-            classes.wanted().await;
-            class_source.run().await;
-        });
+        tasks.spawn(classes.run());
         tasks.spawn(async move {
             while reach.changed().await.is_ok() {
                 if reach.borrow_and_update().is_reached() {

@@ -2,6 +2,7 @@
 //! from the runtime; the sync loop and its pod workers make the second like the first.
 
 mod accounts;
+mod classes;
 mod clean_up;
 mod clearing;
 mod cluster;
@@ -50,7 +51,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use accounts::{Accounts, WorkingPods};
-pub use cluster::Cluster;
+pub use classes::KEPT_CLASSES;
+pub use cluster::{Cluster, Keepsakes};
 pub use door::{DoorDeps, node_view};
 pub use mono::MonoClock;
 pub use pod_set::DesiredPods;

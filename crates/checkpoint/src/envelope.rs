@@ -46,13 +46,17 @@ struct Read<'a> {
 }
 
 pub(crate) fn encode<T: State>(value: &T) -> Result<Vec<u8>, CheckpointError> {
+    encode_as(T::KIND, value)
+}
+
+pub(crate) fn encode_as(kind: &str, value: &impl Serialize) -> Result<Vec<u8>, CheckpointError> {
     let data = serde_json::value::to_raw_value(value)?;
     if data.get().len() > SIZE_LIMIT {
         return Err(CheckpointError::TooLarge(data.get().len()));
     }
     let written = Written {
         version: VERSION,
-        kind: T::KIND,
+        kind,
         checksum: &checksum(data.get()),
         data: &data,
     };
@@ -60,16 +64,20 @@ pub(crate) fn encode<T: State>(value: &T) -> Result<Vec<u8>, CheckpointError> {
 }
 
 pub(crate) fn decode<T: State>(bytes: &[u8]) -> Result<T, Flaw> {
+    decode_as(T::KIND, bytes)
+}
+
+pub(crate) fn decode_as<T: DeserializeOwned>(kind: &'static str, bytes: &[u8]) -> Result<T, Flaw> {
     let malformed = |e: serde_json::Error| Flaw::Malformed(e.to_string());
     let head: Head = serde_json::from_slice(bytes).map_err(malformed)?;
     if head.version != VERSION {
         return Err(Flaw::Version(head.version));
     }
     let read: Read<'_> = serde_json::from_slice(bytes).map_err(malformed)?;
-    if read.kind != T::KIND {
+    if read.kind != kind {
         return Err(Flaw::Kind {
             found: read.kind.into_owned(),
-            expected: T::KIND,
+            expected: kind,
         });
     }
     if read.checksum != checksum(read.data.get()) {
@@ -78,7 +86,7 @@ pub(crate) fn decode<T: State>(bytes: &[u8]) -> Result<T, Flaw> {
     serde_json::from_str(read.data.get()).map_err(|e| Flaw::Content(e.to_string()))
 }
 
-fn checksum(data: &str) -> String {
+pub(crate) fn checksum(data: &str) -> String {
     let mut hex = String::with_capacity(64);
     for byte in digest(data.as_bytes()) {
         // Writing to a string cannot fail.

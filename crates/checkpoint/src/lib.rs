@@ -10,6 +10,7 @@ mod envelope;
 mod error;
 mod file;
 mod saver;
+mod shelf;
 pub mod upstream;
 
 pub use contents::{DesiredPods, KnownServices};
@@ -18,6 +19,7 @@ pub use error::{CheckpointError, Flaw};
 pub use file::{Checkpoint, Loaded};
 pub use krablet_pod::{AdmittedPods, Allocation};
 pub use saver::{Saved, Saver, SaverTask, Store, saver};
+pub use shelf::{Shelf, ShelfTask, shelf};
 
 /// No state file is larger. More than a thousand pods of the largest size the API takes would be.
 pub const SIZE_LIMIT: usize = 64 << 20;

@@ -167,7 +167,7 @@ impl<T: Send + Sync + 'static> SaverTask<T> {
     }
 }
 
-fn pause(failures: u32) -> Duration {
+pub(crate) fn pause(failures: u32) -> Duration {
     PACE.saturating_mul(1 << failures.saturating_sub(1).min(10))
         .min(SLOWEST)
 }

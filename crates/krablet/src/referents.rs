@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use krablet_agent::Keepsakes;
 use krablet_kube::Kube;
 use krablet_linux::InotifyWatch;
 use krablet_objects::{ClusterConfig, Memory, Referents, Strategy};
@@ -16,12 +17,18 @@ use crate::cluster::Ground;
 /// How long the cluster wants answers about objects to be believed, in seconds.
 const TTL_ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 
+/// What is known of them from before.
+pub struct Memories {
+    pub services: Memory,
+    pub objects: Keepsakes,
+}
+
 /// As the API server has them.
 pub fn of_cluster(
     ground: &Ground<'_>,
     kube: &Kube,
     node: watch::Receiver<Option<Arc<Node>>>,
-    memory: Memory,
+    memory: Memories,
     tasks: &mut JoinSet<()>,
 ) -> Referents {
     let config = &ground.loaded.config.node;
@@ -30,7 +37,11 @@ pub fn of_cluster(
         kube: kube.clone(),
         strategy: Strategy::parse(strategy).unwrap_or_default(),
         ttl: Arc::new(move || ttl(node.borrow().as_deref())),
-        memory,
+        memory: memory.services,
+        keepsakes: krablet_objects::Keepsakes {
+            config_maps: memory.objects.open,
+            secrets: memory.objects.secret,
+        },
         seed: ground.seed,
     });
     tasks.spawn(services.run());

@@ -3,11 +3,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use krablet_checkpoint::Shelf;
 use krablet_kube::Kube;
 use krablet_pod::api::{ConfigMap, Pod, Secret};
 use krablet_pod::{PodRef, PodUid};
 
 use crate::cached::{Cached, Ttl};
+use crate::kept::KeptObjects;
 use crate::object::{Object, fetch};
 use crate::references::uses;
 use crate::services::{ClusterServices, Memory, ServicesTask};
@@ -44,7 +46,15 @@ pub struct ClusterConfig {
     pub ttl: Ttl,
     /// Of the services.
     pub memory: Memory,
+    pub keepsakes: Keepsakes,
     pub seed: u64,
+}
+
+/// Where objects are kept for a start without an API server, if anywhere.
+#[derive(Clone, Default)]
+pub struct Keepsakes {
+    pub config_maps: Option<Shelf>,
+    pub secrets: Option<Shelf>,
 }
 
 /// The task keeps the list of services; objects are watched as pods come and go.
@@ -70,7 +80,11 @@ pub fn build(config: ClusterConfig) -> (Referents, ServicesTask) {
         config.seed,
     );
     let referents = Referents {
-        objects: Arc::new(ClusterObjects { table, store }),
+        objects: Arc::new(ClusterObjects {
+            table,
+            store,
+            kept: KeptObjects::new(config.keepsakes),
+        }),
         services: Arc::new(services),
         bell,
     };
@@ -100,16 +114,24 @@ pub(crate) trait Store: Send + Sync {
 struct ClusterObjects {
     table: SharedTable,
     store: Box<dyn Store>,
+    kept: KeptObjects,
 }
 
 impl ClusterObjects {
+    async fn get(&self, key: &ObjectKey) -> Result<Object, ObjectError> {
+        let answer = self.store.get(key).await;
+        self.kept.or_kept(key, answer).await
+    }
+
     /// The table is locked meanwhile, so that what follows from two pods is done in their order.
     fn follow(&self, changed: impl FnOnce(&mut Table) -> Changed) {
         let mut table = self.table.lock();
         let changed = changed(&mut table);
         changed.added.iter().for_each(|key| self.store.added(key));
-        let dropped = changed.dropped.iter();
-        dropped.for_each(|key| self.store.dropped(key));
+        for key in &changed.dropped {
+            self.store.dropped(key);
+            self.kept.dropped(key);
+        }
     }
 }
 
@@ -117,7 +139,7 @@ impl ClusterObjects {
 impl Objects for ClusterObjects {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError> {
         let key = ObjectKey::config_map(namespace, name);
-        match self.store.get(&key).await? {
+        match self.get(&key).await? {
             Object::ConfigMap(object) => Ok(object),
             Object::Secret(_) => Err(ObjectError::not_found(&key)),
         }
@@ -125,7 +147,7 @@ impl Objects for ClusterObjects {
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
         let key = ObjectKey::secret(namespace, name);
-        match self.store.get(&key).await? {
+        match self.get(&key).await? {
             Object::Secret(object) => Ok(object),
             Object::ConfigMap(_) => Err(ObjectError::not_found(&key)),
         }

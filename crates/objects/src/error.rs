@@ -12,8 +12,12 @@ pub enum ObjectError {
     #[error("object {namespace:?}/{name:?} not registered")]
     NotRegistered { namespace: String, name: String },
     /// The server has not told yet.
-    #[error("failed to sync {} cache: {problem}", .kind.as_str())]
-    NotSynced { kind: Kind, problem: String },
+    #[error("failed to sync {} cache: timed out waiting for the condition", .kind.as_str())]
+    NotSynced {
+        kind: Kind,
+        /// What it said instead, if it said anything.
+        cause: Option<ApiError>,
+    },
     /// This node has nowhere to take objects from.
     #[error("couldn't get {} {}/{}, no kubeClient defined", match .0.kind { Kind::ConfigMap => "configMap", Kind::Secret => "secret" }, .0.namespace, .0.name)]
     NoSource(ObjectKey),
@@ -37,10 +41,19 @@ impl ObjectError {
         }
     }
 
-    pub(crate) fn timed_out(key: &ObjectKey) -> Self {
+    pub(crate) fn timed_out(key: &ObjectKey, cause: Option<ApiError>) -> Self {
         ObjectError::NotSynced {
             kind: key.kind,
-            problem: "timed out waiting for the condition".to_owned(),
+            cause,
+        }
+    }
+
+    /// The server is away, or slow; nothing speaks against the object.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            ObjectError::Api(error) => error.is_passing(),
+            ObjectError::NotSynced { cause, .. } => cause.as_ref().is_none_or(ApiError::is_passing),
+            _ => false,
         }
     }
 

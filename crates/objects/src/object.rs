@@ -16,6 +16,10 @@ pub(crate) enum Object {
     Secret(Arc<Secret>),
 }
 
+/// Of which object, by its UID, which resource version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Version(Option<String>, Option<String>);
+
 impl Object {
     fn meta(&self) -> &ObjectMeta {
         match self {
@@ -33,10 +37,14 @@ impl Object {
         immutable == Some(true)
     }
 
+    pub(crate) fn version(&self) -> Version {
+        let meta = self.meta();
+        Version(meta.uid.clone(), meta.resource_version.clone())
+    }
+
     /// The same object in the same version.
     pub(crate) fn is_same(&self, other: &Object) -> bool {
-        let of = |o: &Object| (o.meta().uid.clone(), o.meta().resource_version.clone());
-        of(self) == of(other)
+        self.version() == other.version()
     }
 
     /// An answer from a server's memory may be of an earlier time.

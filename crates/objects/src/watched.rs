@@ -136,7 +136,7 @@ impl Store for Watched {
         match known {
             Some(Some(object)) => Ok(object),
             Some(None) => Err(ObjectError::not_found(key)),
-            None => Err(ObjectError::timed_out(key)),
+            None => Err(ObjectError::timed_out(key, reach.borrow().error.clone())),
         }
     }
 }

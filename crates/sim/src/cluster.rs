@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use krablet_agent::{Cluster, DoorDeps};
+use krablet_agent::{Cluster, DoorDeps, Keepsakes};
 use krablet_checkpoint::{AdmittedPods, Checkpoint, DesiredPods, Saver, State, saver};
 use krablet_events::sink::SinkConfig;
 use krablet_kube::Kube;
@@ -50,6 +50,7 @@ pub(crate) async fn join(
         open: opened,
         remembered: desired.pods,
         saver: Some(desired_saver),
+        keepsakes: Keepsakes::default(),
         events: SinkConfig {
             node_name: NODE_NAME.to_owned(),
             rate: 50,

@@ -1,7 +1,9 @@
 //! Tokens of service accounts, each bound to one pod: asked for once, kept in memory, and renewed well before they
-//! expire. An API server that is away takes no token from anybody while the one there is still good.
+//! expire. An API server that is away takes no token from anybody while the one there is still good, and a pod
+//! that starts while it is away gets the token of the agent's former life.
 
 mod issuer;
+mod kept;
 mod schedule;
 
 use std::collections::BTreeMap;
@@ -9,12 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use krablet_checkpoint::Shelf;
 use krablet_linux::WallClock;
 use krablet_pod::{PodRef, PodUid};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-pub use issuer::{Issuer, KubeIssuer};
+pub use issuer::{Issuer, KubeIssuer, NotIssued};
+pub use kept::kept_name;
 pub use schedule::{Life, renew_at};
 
 /// How soon a renewal that failed is tried again.
@@ -88,11 +92,29 @@ pub struct Token {
     pub renew_at: Option<Timestamp>,
 }
 
+/// Until the server answers again.
+fn for_now(text: Arc<str>, now: Timestamp) -> Token {
+    let renew_at = now.saturating_add(RETRY).unwrap_or(Timestamp::MAX);
+    Token {
+        text,
+        renew_at: Some(renew_at),
+    }
+}
+
 #[derive(Clone)]
 struct Held {
     text: Arc<str>,
     expires: Timestamp,
     renew_at: Option<Timestamp>,
+}
+
+impl Held {
+    fn token(&self) -> Token {
+        Token {
+            text: self.text.clone(),
+            renew_at: self.renew_at,
+        }
+    }
 }
 
 /// The tokens of all pods. Clones share them.
@@ -108,16 +130,24 @@ struct Inner {
     held: Mutex<BTreeMap<PodUid, BTreeMap<Wanted, Held>>>,
     /// So that the tokens of a node are not all renewed at once.
     spread: Mutex<StdRng>,
+    /// For a start without an API server.
+    shelf: Option<Shelf>,
 }
 
 impl Tokens {
-    pub fn new(issuer: Arc<dyn Issuer>, clock: Arc<dyn WallClock>, seed: u64) -> Self {
+    pub fn new(
+        issuer: Arc<dyn Issuer>,
+        clock: Arc<dyn WallClock>,
+        seed: u64,
+        shelf: Option<Shelf>,
+    ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 issuer,
                 clock,
                 held: Mutex::default(),
                 spread: Mutex::new(StdRng::seed_from_u64(seed)),
+                shelf,
             }),
         }
     }
@@ -133,10 +163,7 @@ impl Tokens {
         if let Some(held) = &held
             && held.renew_at.is_none_or(|at| now < at)
         {
-            return Ok(Token {
-                text: held.text.clone(),
-                renew_at: held.renew_at,
-            });
+            return Ok(held.token());
         }
         let asked = inner
             .issuer
@@ -148,26 +175,19 @@ impl Tokens {
             .await;
         match (asked.and_then(|answer| inner.life(answer)), held) {
             (Ok(new), _) => {
-                let token = Token {
-                    text: new.text.clone(),
-                    renew_at: new.renew_at,
-                };
-                let mut all = inner.held();
-                let of_pod = all.entry(wanted.pod.uid.clone()).or_default();
-                of_pod.insert(wanted.clone(), new);
+                let token = new.token();
+                inner.hold(wanted, new);
                 Ok(token)
             }
-            (Err(cause), None) => Err(TokenError::Fetch(cause)),
-            (Err(cause), Some(old)) if now > old.expires => Err(TokenError::Expired {
+            (Err(refused), None) => inner.of_former_life(wanted, refused, now).await,
+            (Err(refused), Some(old)) if now > old.expires => Err(TokenError::Expired {
                 key: wanted.key(),
-                cause,
+                cause: refused.text,
             }),
-            (Err(cause), Some(old)) => {
+            (Err(refused), Some(old)) => {
+                let cause = refused.text;
                 tracing::warn!(key = wanted.key(), err = cause, "Couldn't update token");
-                Ok(Token {
-                    text: old.text,
-                    renew_at: Some(now.saturating_add(RETRY).unwrap_or(Timestamp::MAX)),
-                })
+                Ok(for_now(old.text, now))
             }
         }
     }
@@ -175,6 +195,9 @@ impl Tokens {
     /// The pod is gone, and its tokens with it.
     pub fn forget(&self, uid: &PodUid) {
         self.inner.held().remove(uid);
+        if let Some(shelf) = &self.inner.shelf {
+            shelf.remove(&kept_name(uid));
+        }
     }
 }
 
@@ -183,10 +206,48 @@ impl Inner {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn life(&self, answer: TokenRequest) -> Result<Held, String> {
+    fn hold(&self, wanted: &Wanted, new: Held) {
+        let mut all = self.held();
+        let of_pod = all.entry(wanted.pod.uid.clone()).or_default();
+        of_pod.insert(wanted.clone(), new);
+        if let Some(shelf) = &self.shelf {
+            kept::put(shelf, &wanted.pod.uid, of_pod);
+        }
+    }
+
+    /// Even one that has expired: it is of no use while the server is away, and the pod is to start. It is renewed as soon
+    /// as the server is back.
+    async fn of_former_life(
+        &self,
+        wanted: &Wanted,
+        refused: NotIssued,
+        now: Timestamp,
+    ) -> Result<Token, TokenError> {
+        let kept = match &self.shelf {
+            Some(shelf) if refused.passing => kept::load(shelf, wanted).await,
+            _ => None,
+        };
+        match kept {
+            Some(text) => {
+                let err = refused.text;
+                tracing::warn!(
+                    key = wanted.key(),
+                    err,
+                    "Token is used as it was last known"
+                );
+                Ok(for_now(text, now))
+            }
+            None => Err(TokenError::Fetch(refused.text)),
+        }
+    }
+
+    fn life(&self, answer: TokenRequest) -> Result<Held, NotIssued> {
         let status = answer.status.unwrap_or_default();
         let (Some(text), Some(expires)) = (status.token, status.expiration_timestamp) else {
-            return Err("the answer holds no token".to_owned());
+            return Err(NotIssued {
+                text: "the answer holds no token".to_owned(),
+                passing: false,
+            });
         };
         let seconds = answer.spec.and_then(|s| s.expiration_seconds);
         let expires = expires.0;

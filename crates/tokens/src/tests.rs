@@ -20,9 +20,12 @@ impl Issuer for Counting {
         _: &str,
         _: &str,
         mut request: TokenRequest,
-    ) -> Result<TokenRequest, String> {
+    ) -> Result<TokenRequest, NotIssued> {
         if *self.failing.lock().unwrap() {
-            return Err("no route to host".to_owned());
+            return Err(NotIssued {
+                text: "no route to host".to_owned(),
+                passing: true,
+            });
         }
         let mut asked = self.asked.lock().unwrap();
         asked.push(request.clone());
@@ -47,13 +50,17 @@ fn wanted(uid: &str) -> Wanted {
 }
 
 fn tokens() -> (Tokens, Arc<Counting>, FixedClock) {
+    tokens_with(None)
+}
+
+fn tokens_with(shelf: Option<Shelf>) -> (Tokens, Arc<Counting>, FixedClock) {
     let clock = FixedClock::default();
     let issuer = Arc::new(Counting {
         clock: clock.clone(),
         asked: Mutex::default(),
         failing: Mutex::new(false),
     });
-    let tokens = Tokens::new(issuer.clone(), Arc::new(clock.clone()), 1);
+    let tokens = Tokens::new(issuer.clone(), Arc::new(clock.clone()), 1, shelf);
     (tokens, issuer, clock)
 }
 
@@ -105,4 +112,35 @@ async fn a_server_that_is_away_takes_no_good_token() {
     assert!(error.starts_with(key), "{error}");
     *issuer.failing.lock().unwrap() = false;
     assert_eq!(&*tokens.get(&wanted("u")).await.unwrap().text, "token-2");
+}
+
+#[tokio::test]
+async fn a_start_without_a_server_takes_the_token_of_the_former_life() {
+    let files = Arc::new(krablet_linux::fake::MemoryFiles::default());
+    let (shelf, task) = krablet_checkpoint::shelf(files.clone(), "/kept");
+    {
+        let (tokens, ..) = tokens_with(Some(shelf));
+        tokens.get(&wanted("u")).await.unwrap();
+        tokens.get(&wanted("gone")).await.unwrap();
+        tokens.forget(&"gone".into());
+    }
+    task.run().await;
+
+    let (shelf, _task) = krablet_checkpoint::shelf(files, "/kept");
+    let (tokens, issuer, clock) = tokens_with(Some(shelf));
+    *issuer.failing.lock().unwrap() = true;
+    // It has long expired.
+    clock.advance(std::time::Duration::from_secs(100_000));
+    let kept = tokens.get(&wanted("u")).await.unwrap();
+    assert_eq!(&*kept.text, "token-1");
+    assert_eq!(kept.renew_at, Some(clock.now() + RETRY));
+    let mut other = wanted("u");
+    other.audience = None;
+    assert!(tokens.get(&other).await.is_err(), "another token");
+    assert!(tokens.get(&wanted("gone")).await.is_err());
+    *issuer.failing.lock().unwrap() = false;
+    assert_ne!(
+        tokens.get(&wanted("u")).await.unwrap().renew_at,
+        kept.renew_at
+    );
 }

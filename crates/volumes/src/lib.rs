@@ -28,7 +28,7 @@ mod used;
 mod volumes;
 mod writer;
 
-pub use cluster::{ClusterObjects, KubeObjects};
+pub use cluster::{ClusterObjects, KubeObjects, kept_names};
 pub use error::{SetUpError, VolumeError, VolumeErrors};
 pub use plugin::{
     MountedVolume, PodMounts, Source, Standing, VolumePlugin, VolumeRequest, kind_of,

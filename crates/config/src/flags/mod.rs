@@ -55,6 +55,8 @@ pub struct KubeletFlags {
     pub exit_on_lock_contention: bool,
     /// ConfigMaps and secrets of a node without an API server; empty for none.
     pub local_objects_dir: String,
+    /// Keep secrets and tokens for starts without an API server.
+    pub checkpoint_secrets: bool,
     /// Flags about the runtime and old switches.
     pub runtime: RuntimeFlags,
     /// Flags that end the run at once.
@@ -124,6 +126,7 @@ impl Default for KubeletFlags {
             lock_file: String::new(),
             exit_on_lock_contention: false,
             local_objects_dir: String::new(),
+            checkpoint_secrets: true,
             runtime: RuntimeFlags::default(),
             meta: MetaFlags::default(),
         }

@@ -77,6 +77,11 @@ pub(super) const FLAGS: &[Flag] = &[
         "krablet only: directory of ConfigMap and Secret manifests for static pods of a node without an API server.",
     ),
     Flag::own(
+        "checkpoint-secrets",
+        Bool(|s| &mut s.flags.checkpoint_secrets),
+        "krablet only: keep secrets and tokens of this node's pods on its disk (readable by root alone), so that the pods can start while the API server is away.",
+    ),
+    Flag::own(
         "runtime-cgroups",
         Text(|s| &mut s.flags.runtime.runtime_cgroups),
         "Cgroup of the container runtime, for its statistics.",

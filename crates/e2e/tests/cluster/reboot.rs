@@ -3,12 +3,42 @@
 use krablet_e2e::manifest::{shell, single, tool};
 use krablet_e2e::{Member, manifest, status};
 use krablet_testbed::ControlPlaneOptions;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::outages::{id, own_view};
 
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+
+/// Runs only if it finds all that the API server was asked for on its behalf.
+fn needy() -> Value {
+    let script = r#"test "$WORD" = public && test "$KEY" = hidden && test "$(cat /keys/key)" = hidden &&
+        test -s /token/token && test -n "$KUBERNETES_SERVICE_HOST" && exec sleep 100000"#;
+    let mut main = shell("main", script);
+    main["env"] = json!([
+        {"name": "WORD", "valueFrom": {"configMapKeyRef": {"name": "words", "key": "word"}}},
+        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "key"}}},
+    ]);
+    main["volumeMounts"] = json!([
+        {"name": "keys", "mountPath": "/keys"},
+        {"name": "token", "mountPath": "/token"},
+    ]);
+    let volumes = json!([
+        {"name": "keys", "secret": {"secretName": "keys"}},
+        {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+    ]);
+    let spec =
+        json!({"containers": [main], "volumes": volumes, "terminationGracePeriodSeconds": 1});
+    manifest::pod("needy", spec)
+}
+
 pub async fn without_an_api_server() {
     let mut node = Member::founding(ControlPlaneOptions::default(), "reboots").await;
+    let words = json!({"metadata": {"name": "words"}, "data": {"word": "public"}});
+    node.plane.create(CONFIG_MAPS, &words).await.unwrap();
+    let keys = json!({"metadata": {"name": "keys"}, "stringData": {"key": "hidden"}});
+    node.plane.create(SECRETS, &keys).await.unwrap();
+    let needy = node.run(&needy()).await;
     let lasting = node.run(&single("lasting", tool("main", &["hold"]))).await;
     let once = json!({"containers": [shell("main", "exit 0")], "restartPolicy": "Never"});
     node.create(&manifest::pod("once", once)).await;
@@ -28,6 +58,14 @@ pub async fn without_an_api_server() {
         .await;
     assert_ne!(id(&back), id(&lasting));
     assert_eq!(status::container(&back, "main").unwrap().restart_count, 1);
+    let needs = node
+        .wait("needy", "has what it needs", async || {
+            let pod = own_view(&node, "needy").await?;
+            status::all_running(&pod)?;
+            Ok(pod)
+        })
+        .await;
+    assert_ne!(id(&needs), id(&needy));
     let over = own_view(&node, "once").await.unwrap();
     status::in_phase(&over, "Succeeded").unwrap();
 
@@ -45,8 +83,17 @@ pub async fn without_an_api_server() {
     node.ready().await;
     let over = node.phase("once", "Succeeded").await;
     assert_eq!(id(&over), id(&done), "it was not run again");
-    for name in ["lasting", "once"] {
+    for name in ["lasting", "once", "needy"] {
         node.end(name).await;
     }
+    let secrets = node.stage.krablet.root_dir().join("krablet/kept-secrets");
+    node.wait("needy", "leaves no secret behind", async || {
+        let left = std::fs::read_dir(&secrets).map_err(|e| e.to_string())?;
+        match left.count() {
+            0 => Ok(()),
+            left => Err(format!("{left} files")),
+        }
+    })
+    .await;
     node.down().await;
 }

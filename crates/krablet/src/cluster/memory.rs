@@ -1,13 +1,16 @@
 //! What survives the agent: who was let in, and what the API server wanted last.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use krablet_agent::{KEPT_CLASSES, Keepsakes};
 use krablet_checkpoint::upstream::{self, KubeletRecord};
 use krablet_checkpoint::{
-    AdmittedPods, Checkpoint, DesiredPods, KnownServices, Saver, State, saver,
+    AdmittedPods, Checkpoint, DesiredPods, KnownServices, Saver, State, saver, shelf,
 };
-use krablet_pod::api::Service;
+use krablet_pod::PodRef;
+use krablet_pod::api::{Pod, Service};
 use tokio::task::JoinSet;
 use tracing::info;
 
@@ -61,6 +64,37 @@ pub async fn services(ground: &Ground<'_>, savers: &mut JoinSet<()>) -> krablet_
         // Every cluster has at least one.
         known: (!known.is_empty()).then(|| known.into()),
         save: Some(Box::new(save)),
+    }
+}
+
+/// What these pods needed of the API server when it was last there; what only others needed is removed.
+pub async fn keepsakes(
+    ground: &Ground<'_>,
+    pods: &[Arc<Pod>],
+    savers: &mut JoinSet<()>,
+) -> Keepsakes {
+    let at = |name: &str| ground.root.path().join("krablet").join(name);
+    let (open, task) = shelf(ground.files.clone(), at("kept"));
+    savers.spawn(task.run());
+    let (secret, task) = shelf(ground.files.clone(), at("kept-secrets"));
+    savers.spawn(task.run());
+    let mut needed = BTreeSet::from([KEPT_CLASSES.to_owned()]);
+    let mut secrets = BTreeSet::new();
+    let allowed = ground.loaded.flags.checkpoint_secrets;
+    for pod in pods {
+        let (hidden, shown) = krablet_objects::kept_names(pod);
+        needed.extend(shown);
+        needed.extend(krablet_volumes::kept_names(pod, &open).await);
+        if allowed {
+            secrets.extend(hidden);
+            secrets.insert(krablet_tokens::kept_name(&PodRef::of(pod).uid));
+        }
+    }
+    open.keep_only(&needed).await;
+    secret.keep_only(&secrets).await;
+    Keepsakes {
+        open: Some(open),
+        secret: allowed.then_some(secret),
     }
 }
 

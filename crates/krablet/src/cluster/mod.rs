@@ -174,10 +174,13 @@ pub async fn join(
             clock: ground.clock.clone(),
         },
     );
-    let services = memory::services(ground, &mut parts.savers).await;
-    let referents = referents::of_cluster(ground, &kube, handle.node(), services, &mut parts.tasks);
     let (door, open) = door(ground, &handle, registers, admission, parts).await?;
-    let cluster = cluster(ground, kube, &handle, open, parts).await;
+    let cluster = cluster(ground, kube.clone(), &handle, open, parts).await;
+    let memory = referents::Memories {
+        services: memory::services(ground, &mut parts.savers).await,
+        objects: cluster.keepsakes.clone(),
+    };
+    let referents = referents::of_cluster(ground, &kube, handle.node(), memory, &mut parts.tasks);
     let pod_network = PodNetwork {
         node: handle.node(),
         runtime: ground.runtime.clone(),
@@ -205,6 +208,8 @@ async fn cluster(
 ) -> Cluster {
     let node = &ground.loaded.config.node;
     let remembered = memory::desired(ground, &mut parts.savers).await;
+    let pods = &remembered.value.pods;
+    let keepsakes = memory::keepsakes(ground, pods, &mut parts.savers).await;
     Cluster {
         kube,
         node_name: ground.name.to_owned(),
@@ -212,6 +217,7 @@ async fn cluster(
         open,
         remembered: remembered.value.pods,
         saver: Some(remembered.saver),
+        keepsakes,
         events: SinkConfig {
             node_name: ground.name.to_owned(),
             rate: u32::try_from(node.event_record_qps).unwrap_or_default(),

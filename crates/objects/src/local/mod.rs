@@ -78,7 +78,7 @@ impl LocalObjects {
         let mut known = self.known.clone();
         let looked = timeout(PATIENCE, known.wait_for(Option::is_some)).await;
         let Ok(Ok(found)) = looked else {
-            return Err(ObjectError::timed_out(key));
+            return Err(ObjectError::timed_out(key, None));
         };
         let object = found.as_ref().and_then(|found| found.get(key)).cloned();
         object.ok_or_else(|| ObjectError::not_found(key))

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use krablet_kube::ApiError;
-use krablet_objects::{ClusterConfig, Referents, ServicesTask, Strategy};
+use krablet_linux::fake::MemoryFiles;
+use krablet_objects::{ClusterConfig, Keepsakes, Referents, ServicesTask, Strategy};
 use krablet_pod::api::Pod;
 use serde_json::{Value, json};
 use server::Server;
@@ -30,6 +31,10 @@ struct World {
 
 impl World {
     fn new(strategy: Strategy) -> Self {
+        Self::with(strategy, Keepsakes::default())
+    }
+
+    fn with(strategy: Strategy, keepsakes: Keepsakes) -> Self {
         let server = Server::new();
         let ttl: Arc<Mutex<Option<Duration>>> = Arc::default();
         let said = ttl.clone();
@@ -38,6 +43,7 @@ impl World {
             strategy,
             ttl: Arc::new(move || *said.lock().unwrap()),
             memory: krablet_objects::Memory::default(),
+            keepsakes,
             seed: 1,
         });
         Self {
@@ -418,4 +424,73 @@ async fn who_missed_the_services_is_woken_when_they_are_known() {
         })
     );
     assert!(world.is_quiet());
+}
+
+/// What a life with these shelves leaves behind.
+async fn life(files: &MemoryFiles, secrets: bool, lives: impl AsyncFnOnce(World)) {
+    let (config_maps, task) = krablet_checkpoint::shelf(Arc::new(files.clone()), "/kept");
+    let (hidden, hidden_task) = krablet_checkpoint::shelf(Arc::new(files.clone()), "/hidden");
+    let keepsakes = Keepsakes {
+        config_maps: Some(config_maps),
+        secrets: secrets.then_some(hidden),
+    };
+    lives(World::with(Strategy::Watch, keepsakes)).await;
+    tokio::join!(task.run(), hidden_task.run());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_without_a_server_finds_objects_as_they_were_last_known() {
+    let files = MemoryFiles::default();
+    let full = async |world: World| {
+        world.server.put(MAPS, "a", map("1"));
+        world.server.put(MAPS, "dropped", map("1"));
+        world
+            .server
+            .put(SECRETS, "s", json!({"data": {"k": "/w=="}}));
+        world.want(pod("one", &["a"], &["s"]));
+        world.want(pod("two", &["dropped"], &[]));
+        for name in ["a", "dropped"] {
+            assert_eq!(world.map(name).await.as_deref(), Ok("1"));
+        }
+        assert_eq!(world.secret("s").await, Ok(vec![0xff]));
+        world.forget("two");
+    };
+    life(&files, true, full).await;
+    let empty = async |world: World| {
+        world.server.fail(Some(away()));
+        world.want(pod("one", &["a", "dropped"], &["s"]));
+        assert_eq!(world.map("a").await.as_deref(), Ok("1"));
+        assert!(world.map("dropped").await.is_err());
+        assert_eq!(world.secret("s").await, Ok(vec![0xff]));
+        // The server is back, and what it says counts.
+        world.server.fail(None);
+        assert_eq!(world.rung().await, ["one"]);
+        assert!(world.map("a").await.unwrap_err().contains("not found"));
+    };
+    life(&files, true, empty).await;
+    life(&files, true, async |world| {
+        world.server.fail(Some(away()));
+        world.want(pod("one", &["a"], &["s"]));
+        assert!(world.map("a").await.is_err(), "the server said it is gone");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn secrets_are_not_kept_where_they_may_not_be() {
+    let files = MemoryFiles::default();
+    life(&files, false, async |world| {
+        world
+            .server
+            .put(SECRETS, "s", json!({"data": {"k": "/w=="}}));
+        world.want(pod("one", &[], &["s"]));
+        assert_eq!(world.secret("s").await, Ok(vec![0xff]));
+    })
+    .await;
+    life(&files, true, async |world| {
+        world.server.fail(Some(away()));
+        world.want(pod("one", &[], &["s"]));
+        assert!(world.secret("s").await.is_err());
+    })
+    .await;
 }

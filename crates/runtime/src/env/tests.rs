@@ -87,10 +87,7 @@ fn absent<T>(kind: Kind) -> Result<Arc<T>, ObjectError> {
 }
 
 fn away<T>(kind: Kind) -> Result<Arc<T>, ObjectError> {
-    Err(ObjectError::NotSynced {
-        kind,
-        problem: "timed out waiting for the condition".into(),
-    })
+    Err(ObjectError::NotSynced { kind, cause: None })
 }
 
 /// ConfigMap `cfg` {a: 1, b: 2}, secret `key` {raw: ff, text: s}; `gone` is in neither, `away` is not answered.
