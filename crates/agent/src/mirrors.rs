@@ -69,12 +69,10 @@ impl Mirrors {
             owner: owner.as_ref(),
             statics: &self.desired.statics(),
             mirrors: &self.desired.mirrors(),
+            of_past_lives: &self.desired.mirrors_of_past_lives(),
             ending: &|name| ending.contains(name),
         });
         let mut failed = None;
-        for mirror in self.desired.mirrors_of_past_lives() {
-            failed = failed.or(self.delete(mirror).await.err());
-        }
         for action in actions {
             let done = match action {
                 MirrorAction::Create(pod) => self.create(&pod).await,

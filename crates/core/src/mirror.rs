@@ -22,6 +22,8 @@ pub struct MirrorInputs<'a> {
     pub statics: &'a [Arc<Pod>],
     /// The mirror pods of this node on the API server.
     pub mirrors: &'a [Arc<Pod>],
+    /// Mirror pods that tell the end of a static pod that came back and lives anew.
+    pub of_past_lives: &'a [PodRef],
     /// Whether a static pod of that name has not ended yet.
     pub ending: &'a dyn Fn(&FullName) -> bool,
 }
@@ -41,12 +43,13 @@ pub fn mirror_actions(inputs: &MirrorInputs<'_>) -> Vec<MirrorAction> {
         .iter()
         .map(|pod| (PodRef::of(pod).full_name(), pod))
         .collect();
+    let is_past = |mirror: &Pod| inputs.of_past_lives.contains(&PodRef::of(mirror));
     let mut wanted = BTreeSet::new();
     let mut actions = Vec::new();
     for pod in inputs.statics {
         let name = PodRef::of(pod).full_name();
         match (mirrors.get(&name), inputs.owner) {
-            (Some(mirror), _) if !mirrors_well(mirror, pod) => {
+            (Some(mirror), _) if !mirrors_well(mirror, pod) || is_past(mirror) => {
                 actions.push(MirrorAction::Delete(PodRef::of(mirror)));
             }
             (None, Some(owner)) => {
@@ -103,7 +106,7 @@ mod tests {
     use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-    /// `name:hash`, with `!` at the end if it is being deleted.
+    /// `name:hash`, with `!` at the end if it is being deleted, or `~` for a mirror of a past life.
     fn pods(text: &str, annotation: &str) -> Vec<Arc<Pod>> {
         let pod = |word: &str| {
             let (word, deleted) = match word.strip_suffix('!') {
@@ -127,10 +130,21 @@ mod tests {
             name: "node".into(),
             uid: "u".into(),
         };
+        let past = mirrors.split_whitespace().filter_map(|word| {
+            let (name, _) = word.strip_suffix('~')?.split_once(':')?;
+            Some(PodRef::new(
+                format!("{}-{name}", marks::CONFIG_MIRROR).as_str(),
+                "ns",
+                name,
+            ))
+        });
+        let past: Vec<PodRef> = past.collect();
+        let mirrors = &mirrors.replace('~', "");
         let actions = mirror_actions(&MirrorInputs {
             owner: known_node.then_some(&owner),
             statics: &pods(statics, marks::CONFIG_HASH),
             mirrors: &pods(mirrors, marks::CONFIG_MIRROR),
+            of_past_lives: &past,
             ending: &|name| ending.split_whitespace().any(|e| e == &*name.name),
         });
         let word = |action: &MirrorAction| match action {
@@ -151,6 +165,7 @@ mod tests {
             ("a:1", "a:1", "", ""),
             ("a:2", "a:1", "", "-a"),
             ("a:1", "a:1!", "", "-a"),
+            ("a:1 b:1", "a:1~ b:1", "", "-a"),
             ("", "a:1", "", "-a"),
             ("", "a:1", "a", ""),
             ("b:1", "a:1", "", "+b:1 -a"),

@@ -114,7 +114,8 @@ impl PodActions {
     }
 
     /// Nothing is left to do: what is seen is what is wanted.
-    pub fn is_done(&self, observed: &ObservedPod) -> bool {
+    #[cfg(test)]
+    fn is_done(&self, observed: &ObservedPod) -> bool {
         let pending = self.create_sandbox
             || self.starts_anything()
             || !self.to_kill.is_empty()

@@ -508,24 +508,6 @@ impl PodWorkers {
             .is_some_and(Record::termination_requested)
     }
 
-    pub fn could_have_running_containers(&self, uid: &PodUid) -> bool {
-        match self.records.get(uid) {
-            Some(record) => !record.is_terminated(),
-            None => !self.synced,
-        }
-    }
-
-    pub fn should_containers_be_terminating(&self, uid: &PodUid) -> bool {
-        match self.records.get(uid) {
-            Some(r) => match r.stage {
-                Stage::Sync => false,
-                Stage::Terminating { acknowledged } => acknowledged,
-                Stage::Terminated | Stage::Finished => true,
-            },
-            None => self.synced,
-        }
-    }
-
     /// Sandboxes and volumes may go.
     pub fn may_remove_runtime(&self, uid: &PodUid) -> bool {
         match self.records.get(uid) {
@@ -540,13 +522,6 @@ impl PodWorkers {
             Some(r) => r.evicted || (r.deleted && r.is_terminated()),
             None => self.synced,
         }
-    }
-
-    /// A static pod of this full name still holds it.
-    pub fn is_name_terminating(&self, name: &krablet_pod::FullName) -> bool {
-        self.records.values().any(|r| {
-            r.termination_requested() && r.stage != Stage::Finished && r.full_name() == *name
-        })
     }
 }
 

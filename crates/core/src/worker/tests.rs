@@ -617,27 +617,21 @@ fn an_orphan_never_started_is_dropped() {
 fn answers_before_and_after_the_desired_set_is_complete() {
     let mut s = Story::new();
     let unknown = PodUid::from("u");
-    let answers = |w: &PodWorkers, uid: &PodUid| {
-        (
-            w.could_have_running_containers(uid),
-            w.should_containers_be_terminating(uid),
-            w.may_remove_runtime(uid),
-            w.may_remove_content(uid),
-        )
-    };
-    assert_eq!(answers(&s.workers, &unknown), (true, false, false, false));
+    let answers =
+        |w: &PodWorkers, uid: &PodUid| (w.may_remove_runtime(uid), w.may_remove_content(uid));
+    assert_eq!(answers(&s.workers, &unknown), (false, false));
     s.housekeeping(&[]);
-    assert_eq!(answers(&s.workers, &unknown), (false, true, true, true));
+    assert_eq!(answers(&s.workers, &unknown), (true, true));
 
     let a = PodUid::from("a");
     s.create(&api("a"));
-    assert_eq!(answers(&s.workers, &a), (true, false, false, false));
+    assert_eq!(answers(&s.workers, &a), (false, false));
     s.update(&deleted("a", 1));
-    assert_eq!(answers(&s.workers, &a), (true, false, false, false));
+    assert_eq!(answers(&s.workers, &a), (false, false));
     s.done("a", Outcome::Cancelled);
-    assert_eq!(answers(&s.workers, &a), (true, true, false, false));
+    assert_eq!(answers(&s.workers, &a), (false, false));
     s.done("a", Outcome::Done);
-    assert_eq!(answers(&s.workers, &a), (false, true, true, true));
+    assert_eq!(answers(&s.workers, &a), (true, true));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
 use krablet_linux::{Files, Mounts, Trees, WallClock};
 use krablet_objects::FakeObjects;
 use krablet_pod::api::{PersistentVolume, PersistentVolumeClaim, Pod};
-use krablet_tokens::{Issuer, Tokens};
+use krablet_tokens::{Issuer, NotIssued, Tokens};
 use krablet_volumes::{ClusterObjects, VolumesDeps};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -84,10 +84,19 @@ struct FakeIssuer(FakeCluster, FixedClock);
 
 #[async_trait]
 impl Issuer for FakeIssuer {
-    async fn issue(&self, _: &str, _: &str, request: TokenRequest) -> Result<TokenRequest, String> {
-        let number = self.0.asked(|s| {
+    async fn issue(
+        &self,
+        _: &str,
+        _: &str,
+        request: TokenRequest,
+    ) -> Result<TokenRequest, NotIssued> {
+        let asked = self.0.asked(|s| {
             s.tokens += 1;
             Ok(s.tokens)
+        });
+        let number = asked.map_err(|text| NotIssued {
+            text,
+            passing: true,
         })?;
         let seconds = request.spec.as_ref().and_then(|s| s.expiration_seconds);
         let life = SignedDuration::from_secs(seconds.unwrap_or(3600));
@@ -142,7 +151,7 @@ impl World {
             clock: clock.clone(),
             objects: Arc::new(self.objects.clone()),
             cluster: Some(Arc::new(self.cluster.clone())),
-            tokens: Some(Tokens::new(Arc::new(issuer), clock, 1)),
+            tokens: Some(Tokens::new(Arc::new(issuer), clock, 1, None)),
             node: watch::Sender::new(Arc::new(node)).subscribe(),
         }
     }
