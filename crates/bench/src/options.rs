@@ -3,20 +3,25 @@
 use anyhow::{Result, bail};
 
 /// The measures, in the order they are taken.
-pub const MEASURES: [&str; 8] = [
-    "binary", "starts", "lone", "idle", "memory", "probes", "scale", CLUSTER,
+pub const MEASURES: [&str; 9] = [
+    "binary", "starts", "lone", "idle", "memory", "probes", "scale", CLUSTER, CONTENT,
 ];
 
-/// Taken only when asked for: it needs a control plane and the upstream kubelet.
+/// krablet and the upstream kubelet as nodes of a cluster.
 pub const CLUSTER: &str = "cluster";
+/// ConfigMaps and secrets.
+pub const CONTENT: &str = "content";
+/// Taken only when asked for: they need a control plane.
+const ON_DEMAND: [&str; 2] = [CLUSTER, CONTENT];
 
 pub const USAGE: &str = "\
 usage: krablet-bench [--quick] [--only MEASURE]... [--pods N] [--rounds N]
 
 Measures krablet against the raw CRI floor, on a container runtime of its own.
   --quick         fewer pods, fewer rounds, shorter idle times: for a first look
-  --only MEASURE  binary, starts, lone, idle, memory, probes or scale; or cluster, which is
-                  not taken otherwise: krablet and the upstream kubelet as nodes of a cluster
+  --only MEASURE  binary, starts, lone, idle, memory, probes or scale; or one of those that are not
+                  taken otherwise: cluster (krablet and the upstream kubelet as nodes of a
+                  cluster), content (what configMaps and secrets cost, and how fast they follow)
   --pods N        pods instead of 110
   --rounds N      how often floor and krablet are run in turn, instead of 3
 KRABLET_BIN names the binary to measure; target/release/krablet if it is not set.";
@@ -38,7 +43,7 @@ pub struct Options {
 impl Options {
     pub fn wants(&self, measure: &str) -> bool {
         match self.only.is_empty() {
-            true => measure != CLUSTER,
+            true => !ON_DEMAND.contains(&measure),
             false => self.only.iter().any(|only| only == measure),
         }
     }
@@ -105,8 +110,8 @@ mod tests {
         let all = parse("").unwrap().unwrap();
         assert_eq!((all.pods, all.rounds), (110, 3));
         let wanted = MEASURES.iter().filter(|measure| all.wants(measure));
-        assert_eq!(wanted.count(), MEASURES.len() - 1);
-        assert!(!all.wants(CLUSTER));
+        assert_eq!(wanted.count(), MEASURES.len() - ON_DEMAND.len());
+        assert!(!all.wants(CLUSTER) && !all.wants(CONTENT));
         let some = parse("--only idle --quick --pods 7 --only lone")
             .unwrap()
             .unwrap();

@@ -1,6 +1,7 @@
 //! An agent under measurement: krablet or the upstream kubelet, with the same settings and the same
 //! way to the API server.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -132,6 +133,10 @@ impl Agent {
 
     pub fn rss(&self) -> Result<u64> {
         self.process.rss()
+    }
+
+    pub fn root_dir(&self) -> PathBuf {
+        self.process.root_dir()
     }
 
     /// The last it said.

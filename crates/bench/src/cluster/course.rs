@@ -89,7 +89,7 @@ impl Course {
     async fn pods(&mut self, ground: &Ground, options: &Options, quiet: bool) -> Result<()> {
         let mut sight = PodSight::begin(&ground.kube, &ground.bed, self.name()).await?;
         for _ in 0..lone_pods(options) {
-            let (took, _) = self.appear(ground, &mut sight, 1, ground::quiet).await?;
+            let (took, _) = appear(ground, self.name(), &mut sight, 1, ground::quiet).await?;
             self.results.lone.add_time(took);
             disappear(ground, &mut sight, 1).await?;
             rest(Duration::from_secs(1)).await;
@@ -103,7 +103,13 @@ impl Course {
         self.results.deletion.add_time(deletion);
         // The remains of the pods are cleared away, and the names free.
         rest(AFTERMATH).await;
-        let appear = self.appear(ground, &mut sight, options.pods, ground::probed);
+        let appear = appear(
+            ground,
+            self.name(),
+            &mut sight,
+            options.pods,
+            ground::probed,
+        );
         let (probed, _) = appear.await.context("pods with probes")?;
         self.results.probed.add_time(probed);
         disappear(ground, &mut sight, options.pods).await?;
@@ -116,7 +122,7 @@ impl Course {
 
     async fn burst(&mut self, ground: &Ground, sight: &mut PodSight, pods: usize) -> Result<()> {
         let before = self.agent.used(ground)?;
-        let (took, seen) = self.appear(ground, sight, pods, ground::quiet).await?;
+        let (took, seen) = appear(ground, self.name(), sight, pods, ground::quiet).await?;
         let cpu = self.agent.used(ground)?.since(&before).cpu;
         rest(AFTERMATH).await;
         let used = self.agent.used(ground)?.since(&before);
@@ -159,22 +165,22 @@ impl Course {
             ways: ways(bytes),
         })
     }
+}
 
-    /// Creates pods on the agent's node; the time until the last is ready.
-    async fn appear(
-        &self,
-        ground: &Ground,
-        sight: &mut PodSight,
-        count: usize,
-        manifest: impl Fn(usize) -> Value,
-    ) -> Result<(Duration, Seen)> {
-        let pods = (0..count).map(|index| ground::bound(manifest(index), self.name()));
-        let pods: Vec<Value> = pods.collect();
-        let begun = Instant::now();
-        let ((), seen) = tokio::try_join!(ground.create(&pods), sight.ready(count))?;
-        let last = seen.last().context("no pod")?;
-        Ok((last - begun, seen))
-    }
+/// Creates pods on the agent's node; the time until the last is ready.
+pub async fn appear(
+    ground: &Ground,
+    node: &str,
+    sight: &mut PodSight,
+    count: usize,
+    manifest: impl Fn(usize) -> Value,
+) -> Result<(Duration, Seen)> {
+    let pods = (0..count).map(|index| ground::bound(manifest(index), node));
+    let pods: Vec<Value> = pods.collect();
+    let begun = Instant::now();
+    let ((), seen) = tokio::try_join!(ground.create(&pods), sight.ready(count))?;
+    let last = seen.last().context("no pod")?;
+    Ok((last - begun, seen))
 }
 
 fn ways(bytes: Bytes) -> String {
@@ -186,7 +192,7 @@ fn ways(bytes: Bytes) -> String {
 }
 
 /// Deletes the pods; the time until the last is gone.
-async fn disappear(ground: &Ground, sight: &mut PodSight, count: usize) -> Result<Duration> {
+pub async fn disappear(ground: &Ground, sight: &mut PodSight, count: usize) -> Result<Duration> {
     let begun = Instant::now();
     let ((), last) = tokio::try_join!(ground.delete(count), sight.gone(count))?;
     Ok(last - begun)

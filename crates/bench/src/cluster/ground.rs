@@ -71,6 +71,13 @@ impl Ground {
         created.await.context("creating pods")
     }
 
+    /// Creates one object.
+    pub async fn make(&self, list: &str, object: &Value) -> Result<()> {
+        let call = Call::new(Verb::Create, list.to_owned()).body(object.to_string());
+        let made = self.call(call).await;
+        made.with_context(|| format!("creating in {list}"))
+    }
+
     /// Deletes the pods with the grace they were made with.
     pub async fn delete(&self, count: usize) -> Result<()> {
         let requests = stream::iter(0..count).map(|index| {

@@ -4,6 +4,7 @@
 
 mod agent;
 mod audit;
+pub mod content;
 mod course;
 mod ground;
 mod proxy;
