@@ -6,13 +6,18 @@ SEEDS      ?= 2000
 SIM_FLAGS  := $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
 # Chosen by target and not by package, so that the dependencies' features, and with them what is built, stay the same.
 BED_TESTS  := $(patsubst crates/testbed/tests/%.rs,--test %,$(wildcard crates/testbed/tests/*.rs))
+CASES      ?= 1000000
+FUZZED     := access images logs manifest pod runtime server yaml
+# By their names, for not every test that draws its cases is about what comes from outside.
+FUZZ_TESTS := any_ never_panics nearly_ on_random on_yaml on_mutated on_odd parts_make_the_whole nobody_comes_in no_name_leads_out \
+              no_query_becomes only_a_plain_yes nothing_but_the_handshake what_is_quoted text_without_a_dollar written_again
 LAB        := $(CARGO) run --quiet --package krablet-testbed --bin krablet-lab --
 # The same cases each time: a case found by chance is to be found on purpose, by whoever sets another seed.
 export PROPTEST_RNG_SEED ?= 1
 export KRABLET_BIN ?= $(CURDIR)/target/release/krablet
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint rooms unit sim e2e bench build docs clean tools
+.PHONY: help run test check lint rooms unit sim fuzz e2e bench build docs clean tools
 
 help: ## list the chores
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,12 +43,15 @@ unit: ## unit tests of every crate
 sim: ## random schedules in the simulated world: SEEDS=100000, or SEED=n to replay one
 	$(CARGO) run --quiet --profile sim --package krablet-sim -- $(SIM_FLAGS)
 
+fuzz: ## whatever reads what comes from outside, against random input: CASES=1000000
+	PROPTEST_CASES=$(CASES) $(CARGO) test --profile sim $(FUZZED:%=--package krablet-%) --lib --tests -- $(FUZZ_TESTS)
+
 e2e: build ## end-to-end tests on a real containerd, and in a VM with systemd and cgroup v2
 	$(CARGO) test --workspace $(BED_TESTS)
 	$(CARGO) test --workspace --test e2e --test cluster
 
-bench: tools build ## krablet against the raw runtime, with the promises of SPECIFICATION.md; CLUSTER=1: against the kubelet
-	$(CARGO) run --quiet --release --package krablet-bench -- $(if $(CLUSTER),--only cluster) $(BENCH)
+bench: tools build ## krablet against the raw runtime, with the promises of SPECIFICATION.md; CLUSTER=1, SERVER=1: against the kubelet
+	$(CARGO) run --quiet --release --package krablet-bench -- $(if $(CLUSTER),--only cluster) $(if $(SERVER),--only server) $(BENCH)
 
 build: tools ## the release binary, target/release/krablet
 	$(CARGO) build --release --package krablet

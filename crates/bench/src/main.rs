@@ -75,6 +75,7 @@ async fn run(measure: &str, options: &Options) -> Result<Vec<Row>> {
         "probes" => probes::measure(options).await,
         "scale" => scale::measure(options).await,
         options::CLUSTER => cluster::measure(options).await,
+        options::SERVER => cluster::server::measure(options).await,
         options::CONTENT => cluster::content::measure(options).await,
         _ => binary::measure(),
     }

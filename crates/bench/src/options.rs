@@ -3,16 +3,18 @@
 use anyhow::{Result, bail};
 
 /// The measures, in the order they are taken.
-pub const MEASURES: [&str; 9] = [
-    "binary", "starts", "lone", "idle", "memory", "probes", "scale", CLUSTER, CONTENT,
+pub const MEASURES: [&str; 10] = [
+    "binary", "starts", "lone", "idle", "memory", "probes", "scale", CLUSTER, CONTENT, SERVER,
 ];
 
 /// krablet and the upstream kubelet as nodes of a cluster.
 pub const CLUSTER: &str = "cluster";
 /// ConfigMaps and secrets.
 pub const CONTENT: &str = "content";
+/// The HTTPS port.
+pub const SERVER: &str = "server";
 /// Taken only when asked for: they need a control plane.
-const ON_DEMAND: [&str; 2] = [CLUSTER, CONTENT];
+const ON_DEMAND: [&str; 3] = [CLUSTER, CONTENT, SERVER];
 
 pub const USAGE: &str = "\
 usage: krablet-bench [--quick] [--only MEASURE]... [--pods N] [--rounds N]
@@ -21,7 +23,8 @@ Measures krablet against the raw CRI floor, on a container runtime of its own.
   --quick         fewer pods, fewer rounds, shorter idle times: for a first look
   --only MEASURE  binary, starts, lone, idle, memory, probes or scale; or one of those that are not
                   taken otherwise: cluster (krablet and the upstream kubelet as nodes of a
-                  cluster), content (what configMaps and secrets cost, and how fast they follow)
+                  cluster), content (what configMaps and secrets cost, and how fast they follow),
+                  server (the HTTPS port, beside the upstream kubelet's)
   --pods N        pods instead of 110
   --rounds N      how often floor and krablet are run in turn, instead of 3
 KRABLET_BIN names the binary to measure; target/release/krablet if it is not set.";
@@ -111,7 +114,7 @@ mod tests {
         assert_eq!((all.pods, all.rounds), (110, 3));
         let wanted = MEASURES.iter().filter(|measure| all.wants(measure));
         assert_eq!(wanted.count(), MEASURES.len() - ON_DEMAND.len());
-        assert!(!all.wants(CLUSTER) && !all.wants(CONTENT));
+        assert!(!all.wants(CLUSTER) && !all.wants(CONTENT) && !all.wants(SERVER));
         let some = parse("--only idle --quick --pods 7 --only lone")
             .unwrap()
             .unwrap();

@@ -58,6 +58,11 @@ impl Used {
 impl Agent {
     /// With everything in place, not started.
     pub fn prepare(ground: &Ground, kind: Kind, pods: usize) -> Result<Self> {
+        Self::prepare_with(ground, kind, pods, json!({}))
+    }
+
+    /// The same, with these fields of its configuration.
+    pub fn prepare_with(ground: &Ground, kind: Kind, pods: usize, more: Value) -> Result<Self> {
         let name = kind.name();
         let url = ground.plane.server_url();
         let port = url.rsplit(':').next().unwrap_or_default();
@@ -85,7 +90,7 @@ impl Agent {
         let plugins = dir.join("volume-plugins");
         let process = ground.bed.prepare_krablet(KrabletOptions {
             name: name.to_owned(),
-            config: config(pods, &plugins.display().to_string()),
+            config: config(pods, &plugins.display().to_string(), more),
             args,
             program: Some(program),
             ..KrabletOptions::default()
@@ -147,8 +152,8 @@ impl Agent {
 
 /// What both are told: room for the pods, no fear for a disk that is full of other things, and
 /// nothing outside their own directories.
-fn config(pods: usize, plugins: &str) -> Value {
-    json!({
+fn config(pods: usize, plugins: &str, more: Value) -> Value {
+    let mut config = json!({
         "maxPods": pods.max(110),
         "evictionHard": {
             "memory.available": "100Mi",
@@ -160,5 +165,9 @@ fn config(pods: usize, plugins: &str) -> Value {
         "imageGCLowThresholdPercent": 99,
         "makeIPTablesUtilChains": false,
         "volumePluginDir": plugins,
-    })
+    });
+    for (field, value) in more.as_object().into_iter().flatten() {
+        config[field] = value.clone();
+    }
+    config
 }

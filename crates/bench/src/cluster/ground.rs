@@ -115,8 +115,8 @@ impl Ground {
     }
 }
 
-/// An administrator's way to the server, over one connection and as fast as it answers.
-fn client(kubeconfig: &Path) -> Result<Kube> {
+/// A way to a server, as fast as it answers.
+pub fn client(kubeconfig: &Path) -> Result<Kube> {
     let kubeconfig = Kubeconfig::read(kubeconfig)?;
     let clock: Arc<dyn WallClock> = Arc::new(SystemClock);
     let credentials = Credentials::of(&kubeconfig, clock.clone())?;

@@ -9,6 +9,7 @@ mod course;
 mod ground;
 mod proxy;
 mod rows;
+pub mod server;
 mod sight;
 
 use anyhow::{Context, Result};

@@ -1,0 +1,314 @@
+//! What a node's HTTPS port costs: statistics and metrics of a full node asked for again and again, beside the upstream
+//! kubelet; commands in a container beside the runtime's own; and a crowd that follows one log.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::StreamExt as _;
+use futures::future::try_join_all;
+use krablet_cri::RuntimeService as _;
+use krablet_kube::{Api, Call, Verb};
+use krablet_testbed::free_port;
+use serde_json::{Value, json};
+use tokio::time::{Instant, interval};
+
+use super::agent::{Agent, Kind};
+use super::course::{appear, disappear};
+use super::ground::{self, Ground};
+use super::sight::{PATIENCE, PodSight};
+use crate::node::rest;
+use crate::options::{Options, SERVER};
+use crate::pods;
+use crate::report::Row;
+use crate::stats::Samples;
+
+const SUMMARY: &str = "/stats/summary";
+const CADVISOR: &str = "/metrics/cadvisor";
+/// What a monitoring system asks of a node.
+const ENDPOINTS: [&str; 5] = [
+    SUMMARY,
+    CADVISOR,
+    "/metrics",
+    "/metrics/resource",
+    "/metrics/probes",
+];
+/// Longer than anybody keeps an answer for the next who asks.
+const PAUSE: Duration = Duration::from_secs(4);
+/// As monitoring systems do.
+const CADENCE: Duration = Duration::from_secs(15);
+const COMMANDS: usize = 20;
+const FOLLOWERS: usize = 50;
+/// Lines of the log they follow, in as many seconds as there are ten thousand of them.
+const LINES: usize = 100_000;
+
+pub async fn measure(options: &Options) -> Result<Vec<Row>> {
+    let ground = Ground::up().await?;
+    let krablet = of_agent(&ground, options, Kind::Krablet).await?;
+    let kubelet = of_agent(&ground, options, Kind::Kubelet).await?;
+    ground.down().await?;
+    let mut rows = Vec::new();
+    for (path, ours, theirs) in [
+        (SUMMARY, &krablet.summary, &kubelet.summary),
+        (CADVISOR, &krablet.cadvisor, &kubelet.cadvisor),
+    ] {
+        let pods = options.pods;
+        let cpu = Row::new(
+            SERVER,
+            format!("processor time of a {path} with {pods} pods"),
+            ours.cpu / theirs.cpu.max(1e-9),
+            "× kubelet",
+        );
+        rows.push(cpu.at_most(0.2).remark(format!(
+            "{:.1} ms beside {:.1} ms",
+            ours.cpu * 1e3,
+            theirs.cpu * 1e3
+        )));
+        let (slowest, their_slowest) = (ours.times.greatest(), theirs.times.greatest());
+        let latency = Row::new(
+            SERVER,
+            format!("the slowest {path} with {pods} pods"),
+            slowest / their_slowest.max(1e-9),
+            "× kubelet",
+        );
+        rows.push(latency.at_most(0.5).remark(format!(
+            "{:.0} ms beside {:.0} ms, p50 {:.0} ms beside {:.0} ms",
+            slowest * 1e3,
+            their_slowest * 1e3,
+            ours.times.median() * 1e3,
+            theirs.times.median() * 1e3
+        )));
+    }
+    rows.extend(krablet.own);
+    Ok(rows)
+}
+
+struct Results {
+    summary: Asked,
+    cadvisor: Asked,
+    own: Vec<Row>,
+}
+
+/// One path, asked for many times.
+struct Asked {
+    /// Seconds of the agent's for one answer, beyond what it uses anyway.
+    cpu: f64,
+    times: Samples,
+}
+
+/// An agent, and a way to its HTTPS port.
+struct Door<'a> {
+    ground: &'a Ground,
+    agent: &'a Agent,
+    api: Arc<dyn Api>,
+}
+
+async fn of_agent(ground: &Ground, options: &Options, kind: Kind) -> Result<Results> {
+    let port = free_port()?;
+    let mut agent = Agent::prepare_with(ground, kind, options.pods, json!({"port": port}))?;
+    agent.start(ground).await?;
+    let mut sight = PodSight::begin(&ground.kube, &ground.bed, kind.name()).await?;
+    appear(ground, kind.name(), &mut sight, options.pods, ground::quiet).await?;
+    rest(Duration::from_secs(15)).await;
+    let door = Door {
+        ground,
+        agent: &agent,
+        api: api(&ground.bed.dir().join(kind.name()), port)?,
+    };
+    let asked = door.asked(options, kind).await;
+    let results = asked.with_context(|| agent.log_tail())?;
+    disappear(ground, &mut sight, options.pods).await?;
+    if kind == Kind::Krablet {
+        let followed = followers(ground, &agent, port).await;
+        let mut results = results;
+        let followed = followed.with_context(|| agent.log_tail())?;
+        results.own.extend(followed);
+        agent.stop(ground).await?;
+        return Ok(results);
+    }
+    agent.stop(ground).await?;
+    Ok(results)
+}
+
+/// Whoever asks needs to show nothing, and believes whoever answers.
+fn api(dir: &Path, port: u16) -> Result<Arc<dyn Api>> {
+    let file = dir.join("door.kubeconfig");
+    let cluster =
+        json!({"server": format!("https://127.0.0.1:{port}"), "insecure-skip-tls-verify": true});
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "door", "cluster": cluster}],
+        "users": [{"name": "nobody", "user": {}}],
+        "contexts": [{"name": "door", "context": {"cluster": "door", "user": "nobody"}}],
+        "current-context": "door",
+    });
+    std::fs::write(&file, config.to_string())?;
+    Ok(ground::client(&file)?.api().clone())
+}
+
+impl Door<'_> {
+    async fn asked(&self, options: &Options, kind: Kind) -> Result<Results> {
+        let times = match options.rounds {
+            1 => 5,
+            _ => 20,
+        };
+        let before = self.cpu()?;
+        let idle_time = PAUSE * 5;
+        rest(idle_time).await;
+        let idle = (self.cpu()? - before).div_duration_f64(idle_time);
+        let summary = self.ask(SUMMARY, times, idle).await?;
+        let cadvisor = self.ask(CADVISOR, times, idle).await?;
+        let own = match kind {
+            Kind::Krablet => {
+                let mut rows = self.monitored(options).await?;
+                rows.push(self.commands().await?);
+                rows
+            }
+            Kind::Kubelet => Vec::new(),
+        };
+        Ok(Results {
+            summary,
+            cadvisor,
+            own,
+        })
+    }
+
+    async fn ask(&self, path: &str, times: usize, idle: f64) -> Result<Asked> {
+        self.get(path).await?;
+        let begun = (Instant::now(), self.cpu()?);
+        let mut samples = Samples::default();
+        for _ in 0..times {
+            rest(PAUSE).await;
+            samples.add_time(self.get(path).await?);
+        }
+        let took = begun.0.elapsed().as_secs_f64();
+        let used = (self.cpu()? - begun.1).as_secs_f64() - idle * took;
+        Ok(Asked {
+            cpu: used.max(0.0) / times as f64,
+            times: samples,
+        })
+    }
+
+    /// Every endpoint at the pace of a monitoring system.
+    async fn monitored(&self, options: &Options) -> Result<Vec<Row>> {
+        let begun = (Instant::now(), self.cpu()?);
+        let mut ticks = interval(CADENCE);
+        ticks.tick().await;
+        let rounds = options.idle_seconds.div_ceil(CADENCE.as_secs());
+        for _ in 0..rounds {
+            ticks.tick().await;
+            for path in ENDPOINTS {
+                self.get(path).await?;
+            }
+        }
+        let share = (self.cpu()? - begun.1).div_duration_f64(begun.0.elapsed());
+        let every = format!("all endpoints every {} s", CADENCE.as_secs());
+        let cpu = Row::new(SERVER, format!("processor, {every}"), share * 100.0, "%");
+        let memory = self.agent.rss()? as f64 / 1e6;
+        let memory = Row::new(SERVER, format!("resident memory, {every}"), memory, "MB");
+        Ok(vec![cpu.at_most(1.0), memory.at_most(26.0)])
+    }
+
+    /// `true` in a container, through the port and by the runtime alone.
+    async fn commands(&self) -> Result<Row> {
+        let runtime = self.ground.bed.runtime()?;
+        let containers = runtime.list_containers(None).await?;
+        let name = pods::name(0);
+        let container = containers
+            .iter()
+            .find(|c| c.labels.get("io.kubernetes.pod.name") == Some(&name))
+            .context("the first pod has no container")?;
+        let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+        for _ in 0..COMMANDS {
+            let begun = Instant::now();
+            let command = vec!["/bin/true".to_owned()];
+            let done = runtime.exec_sync(&container.id, command, PATIENCE).await?;
+            theirs.add_time(begun.elapsed());
+            ensure!(done.exit_code == 0, "true has failed");
+            let begun = Instant::now();
+            let run = Call::new(Verb::Create, format!("/run/default/{name}/main"))
+                .query("cmd", "/bin/true");
+            self.api.call(run).await?;
+            ours.add_time(begun.elapsed());
+        }
+        let more = (ours.median() - theirs.median()) * 1e3;
+        let row = Row::new(SERVER, "a command through the port", more, "ms more");
+        Ok(row.at_most(10.0).remark(format!(
+            "{:.0} ms beside {:.0} ms of the runtime's own",
+            ours.median() * 1e3,
+            theirs.median() * 1e3
+        )))
+    }
+
+    async fn get(&self, path: &str) -> Result<Duration> {
+        let begun = Instant::now();
+        let call = Call::new(Verb::Get, path.to_owned());
+        let answer = self.api.call(call).await.with_context(|| path.to_owned())?;
+        ensure!(!answer.is_empty(), "{path} is empty");
+        Ok(begun.elapsed())
+    }
+
+    fn cpu(&self) -> Result<Duration> {
+        Ok(self.agent.used(self.ground)?.cpu)
+    }
+}
+
+/// A container that writes ten thousand lines a second, and a crowd that follows it from its beginning to its end.
+async fn followers(ground: &Ground, agent: &Agent, port: u16) -> Result<Vec<Row>> {
+    let api = api(&ground.bed.dir().join(Kind::Krablet.name()), port)?;
+    let writer = |index| {
+        let mut pod = ground::quiet(index);
+        let script = format!(
+            "i=0; while [ $i -lt {} ]; do /bin/busybox seq $((i * 10000 + 1)) $((i * 10000 + 10000)); i=$((i + 1)); sleep 1; done; sleep 5",
+            LINES / 10_000
+        );
+        pod["spec"]["restartPolicy"] = json!("Never");
+        pod["spec"]["containers"][0]["command"] = json!(["/bin/sh", "-c", script]);
+        pod["spec"]["containers"][0]["args"] = Value::Null;
+        pod
+    };
+    let mut sight = PodSight::begin(&ground.kube, &ground.bed, Kind::Krablet.name()).await?;
+    appear(ground, Kind::Krablet.name(), &mut sight, 1, writer).await?;
+    let path = format!("/containerLogs/default/{}/main", pods::name(0));
+    let follow = |_| follow(api.clone(), path.clone());
+    let crowd = try_join_all((0..FOLLOWERS).map(follow));
+    tokio::pin!(crowd);
+    let mut most = 0;
+    let mut glances = interval(Duration::from_millis(100));
+    let lost = loop {
+        tokio::select! {
+            biased;
+            lost = &mut crowd => break lost?,
+            _ = glances.tick() => most = most.max(agent.rss()?),
+        }
+    };
+    disappear(ground, &mut sight, 1).await?;
+    let what = format!("{FOLLOWERS} followers of 10,000 lines a second");
+    let lost = lost.iter().sum::<usize>() as f64;
+    let lost = Row::new(SERVER, format!("{what}: lines lost"), lost, "lines");
+    let memory = most as f64 / 1e6;
+    let memory = Row::new(SERVER, format!("{what}: resident memory"), memory, "MB");
+    Ok(vec![lost.at_most(0.0), memory.at_most(40.0)])
+}
+
+/// How many lines are missing, or not in their place.
+async fn follow(api: Arc<dyn Api>, path: String) -> Result<usize> {
+    let call = Call::new(Verb::Get, path).query("follow", "true");
+    let mut lines = api.watch(call).await?;
+    let mut next = 1;
+    let mut wrong = 0;
+    while let Some(line) = lines.next().await {
+        let line = line?;
+        let number: Option<usize> = std::str::from_utf8(&line)
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
+        match number {
+            Some(number) if number == next => {}
+            _ => wrong += 1,
+        }
+        next += 1;
+    }
+    Ok(wrong + (LINES + 1).saturating_sub(next))
+}
