@@ -108,6 +108,25 @@ func serveTCP(args []string) {
 	<-terminated()
 }
 
+// serveUDP sends every packet back to where it came from.
+func serveUDP(args []string) {
+	flags := flag.NewFlagSet("udp", flag.ExitOnError)
+	port := flags.Int("port", 8080, "")
+	check(flags.Parse(args))
+	socket, err := net.ListenUDP("udp", &net.UDPAddr{Port: *port})
+	check(err)
+	go func() {
+		packet := make([]byte, 65536)
+		for {
+			length, from, err := socket.ReadFromUDP(packet)
+			check(err)
+			// One that cannot be answered is not worth the end of it.
+			_, _ = socket.WriteToUDP(packet[:length], from)
+		}
+	}()
+	<-terminated()
+}
+
 func listen(port int) net.Listener {
 	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	check(err)

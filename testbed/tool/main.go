@@ -29,6 +29,7 @@ const usage = `usage: tool COMMAND [ARGUMENT...]
   http [-port N] [-delay D] [-status N] [-redirect URL] [-ready-after D] [-file PATH]
                                  serve HTTP; see the source of http.go for the paths
   tcp [-port N] [-delay D]       accept TCP connections
+  udp [-port N]                  send every UDP packet back
   grpc [-port N] [-service NAME] [-status SERVING|NOT_SERVING|UNKNOWN] [-file PATH]
                                  serve grpc.health.v1.Health/Check
   stop-file FILE                 run until FILE exists, then end with the code written in it`
@@ -78,6 +79,8 @@ func main() {
 		serveHTTP(args)
 	case "tcp":
 		serveTCP(args)
+	case "udp":
+		serveUDP(args)
 	case "grpc":
 		serveGRPC(args)
 	case "stop-file":

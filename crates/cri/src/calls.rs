@@ -74,6 +74,7 @@ calls! {
     Attach => "attach",
     PortForward => "port_forward",
     GetContainerEvents => "get_container_events",
+    ListContainerStats => "list_container_stats",
     ListImages => "list_images",
     ImageStatus => "image_status",
     PullImage => "pull_image",
@@ -248,6 +249,6 @@ mod tests {
     fn names_are_the_interface_s() {
         assert_eq!(Call::RunPodSandbox.name(), "RunPodSandbox");
         assert_eq!(Call::RunPodSandbox.operation(), "run_podsandbox");
-        assert_eq!(Call::ALL.len(), 27);
+        assert_eq!(Call::ALL.len(), 28);
     }
 }

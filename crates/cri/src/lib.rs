@@ -7,6 +7,7 @@ mod endpoint;
 mod error;
 mod images;
 pub mod service;
+mod stats;
 mod streaming;
 
 pub use calls::{Call, CallLog, CallStats};
@@ -15,6 +16,7 @@ pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Code, Error};
 pub use images::ImageClient;
 pub use service::{EventStream, ImageService, Result, RuntimeService, StreamingService};
+pub use stats::StatsService;
 
 /// The interface's messages, generated from `proto/runtime.proto`.
 #[allow(clippy::all, clippy::unwrap_used, clippy::expect_used)]

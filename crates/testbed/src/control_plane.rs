@@ -8,6 +8,7 @@ mod client;
 mod components;
 mod kubeconfig;
 mod kubectl;
+mod metrics_server;
 mod objects;
 mod pki;
 mod site;

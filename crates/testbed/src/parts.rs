@@ -23,13 +23,14 @@ pub enum Part {
     Kubeadm,
     Kubectl,
     Kubelet,
+    MetricsServer,
 }
 
 const KUBERNETES: &str = "v1.36.4";
 
 impl Part {
     /// All of them, in the order that is best to build them in.
-    pub const ALL: [Part; 10] = [
+    pub const ALL: [Part; 11] = [
         Part::Containerd,
         Part::Cni,
         Part::Crictl,
@@ -40,6 +41,7 @@ impl Part {
         Part::KubeScheduler,
         Part::Kubectl,
         Part::Kubeadm,
+        Part::MetricsServer,
     ];
 
     /// The name by which `krablet-lab parts` knows it, and of its place in the cache.
@@ -55,6 +57,7 @@ impl Part {
             Part::Kubeadm => "kubeadm",
             Part::Kubectl => "kubectl",
             Part::Kubelet => "kubelet",
+            Part::MetricsServer => "metrics-server",
         }
     }
 
@@ -65,6 +68,7 @@ impl Part {
             Part::Cni => "cni",
             Part::Crictl => "crictl",
             Part::Etcd => "etcd",
+            Part::MetricsServer => "metrics-server",
             _ => "kubernetes",
         }
     }
@@ -98,6 +102,7 @@ impl Part {
             ),
             Part::Crictl => all("sigs.k8s.io/cri-tools/cmd", &["crictl"]),
             Part::Etcd => vec![("etcd", "go.etcd.io/etcd/server/v3".to_owned())],
+            Part::MetricsServer => all("sigs.k8s.io/metrics-server/cmd", &["metrics-server"]),
             _ => all("k8s.io/kubernetes/cmd", &[self.name()]),
         }
     }

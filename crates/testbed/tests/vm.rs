@@ -56,6 +56,8 @@ containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 cgroupDriver: systemd
 readOnlyPort: 10255
 address: 127.0.0.1
+podPidsLimit: 123
+systemReserved: {memory: 256Mi}
 END
         cp /job/web.yaml /etc/manifests/
         systemd-run --unit=krablet --property=Delegate=yes --property=StandardOutput=append:/job/out/krablet.log \
@@ -70,9 +72,24 @@ END
             echo "$scope $(cat "$scope/memory.max") $(cat "$scope/cpu.weight")"
             for pid in $(cat "$scope/cgroup.procs"); do echo "oom $(cat /proc/$pid/comm) $(cat /proc/$pid/oom_score_adj)"; done
         done | tee /job/out/cgroups
+        slice=$(basename /sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod*.slice)
+        show() { echo "$1 $(cat "$2/cpu.weight") $(cat "$2/cpu.max" | tr ' ' /) $(cat "$2/memory.max") $(cat "$2/pids.max")"; }
+        {
+            show pod "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/$slice"
+            show class /sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice
+            show lowest /sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice
+            show all /sys/fs/cgroup/kubepods.slice
+            echo total $(( $(awk '/MemTotal/ {print $2}' /proc/meminfo) * 1024 - 268435456 ))
+            echo unit $(systemctl show "$slice" -p LoadState -p ActiveState -p Transient -p MemoryMax -p CPUWeight -p TasksMax)
+        } | tee /job/out/limits
+        # What systemd was told of survives its looking at everything anew.
+        systemctl daemon-reload
+        show again "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/$slice" | tee -a /job/out/limits
         rm /etc/manifests/web.yaml
         eventually gone
         eventually no_tasks
+        no_slice() { ! systemctl list-units --all --plain --no-legend 'kubepods-burstable-pod*' | grep -q slice; }
+        eventually no_slice
         systemctl stop krablet
     "#;
     let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
@@ -107,4 +124,30 @@ END
         cgroups.contains("oom pause -998"),
         "the sandbox is the last to be killed: {cgroups}"
     );
+    assert_limits(&report.text("limits"));
+}
+
+/// The slices of the pod, of its class and of all pods: weight, quota, memory, processes.
+fn assert_limits(limits: &str) {
+    let line = |name: &str| {
+        let found = limits.lines().find_map(|line| line.strip_prefix(name));
+        found.unwrap_or_else(|| panic!("{name}: {limits}")).trim()
+    };
+    assert_eq!(line("pod "), "1 max/100000 67108864 123");
+    assert_eq!(line("again "), line("pod "), "after systemd's reload");
+    assert_eq!(line("class "), "1 max/100000 max max");
+    assert_eq!(line("lowest "), "1 max/100000 max max");
+    let all: Vec<&str> = line("all ").split(' ').collect();
+    assert_eq!(all[2], line("total "), "{limits}");
+    let unit = line("unit ");
+    for property in [
+        "LoadState=loaded",
+        "ActiveState=active",
+        "Transient=yes",
+        "MemoryMax=67108864",
+        "CPUWeight=1",
+        "TasksMax=123",
+    ] {
+        assert!(unit.split(' ').any(|p| p == property), "{property}: {unit}");
+    }
 }

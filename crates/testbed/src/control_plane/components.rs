@@ -15,6 +15,9 @@ const SERVICES: &str = "10.96.0.0/16";
 /// The first of them, under which pods know the API server.
 pub const API_SERVICE: &str = "10.96.0.1";
 
+/// Who the API server is to the servers behind it.
+pub const FRONT_PROXY: &str = "front-proxy-client";
+
 /// One process of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Component {
@@ -135,6 +138,22 @@ pub fn apiserver(site: &Site, more: &[String]) -> Vec<String> {
             "--kubelet-client-key={}",
             site.pki("apiserver-kubelet-client.key")
         ),
+        // Other servers may stand behind it, known by a client certificate of this name.
+        format!("--requestheader-client-ca-file={}", site.pki("ca.crt")),
+        format!("--requestheader-allowed-names={FRONT_PROXY}"),
+        "--requestheader-username-headers=X-Remote-User".to_owned(),
+        "--requestheader-group-headers=X-Remote-Group".to_owned(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+        format!(
+            "--proxy-client-cert-file={}",
+            site.pki("front-proxy-client.crt")
+        ),
+        format!(
+            "--proxy-client-key-file={}",
+            site.pki("front-proxy-client.key")
+        ),
+        // Nothing answers at the addresses of services.
+        "--enable-aggregator-routing".to_owned(),
         // Names of nodes on a bed are in no DNS.
         "--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname".to_owned(),
         // Without this it waits a minute for watches to end that nobody ends.
@@ -194,18 +213,13 @@ fn alone_and_quick() -> [String; 5] {
 }
 
 /// Writes the command line where the keeper looks for it.
-pub fn write_command(
-    dir: &Path,
-    component: Component,
-    program: &Path,
-    arguments: &[String],
-) -> Result<()> {
+pub fn write_command(dir: &Path, name: &str, program: &Path, arguments: &[String]) -> Result<()> {
     // Two processors are what small machines have; more threads would only crowd out the agent.
     let mut text = format!("program={}\nenv=GOMAXPROCS=2\n", program.display());
     for argument in arguments {
         let _ = writeln!(text, "arg={argument}");
     }
-    let path = dir.join(format!("{}.command", component.name()));
+    let path = dir.join(format!("{name}.command"));
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }
 

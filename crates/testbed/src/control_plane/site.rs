@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::client::{Client, Credentials};
-use super::components::{self, API_SERVICE, Component, Site};
+use super::components::{self, API_SERVICE, Component, FRONT_PROXY, Site};
 use super::kubeconfig::{self, Kubeconfig, Trust, User, write_private};
 use super::objects::Token;
 use super::pki::{self, Authority, ClientCertificate, Pair};
@@ -198,6 +198,7 @@ impl ControlPlane {
         .map(str::to_owned)
         .to_vec();
         names.extend(self.site.address.map(|address| address.to_string()));
+        let front_proxy = ClientCertificate::new(FRONT_PROXY, "");
         let kubelet_client = ClientCertificate::new("kube-apiserver-kubelet-client", MASTERS);
         for (name, pair) in [
             ("ca", self.authority.pair()),
@@ -206,6 +207,7 @@ impl ControlPlane {
                 "apiserver-kubelet-client",
                 self.authority.client(&kubelet_client)?,
             ),
+            (FRONT_PROXY, self.authority.client(&front_proxy)?),
         ] {
             fs::write(self.site.pki(&format!("{name}.crt")), pair.certificate)?;
             write_private(self.site.pki(&format!("{name}.key")).as_ref(), &pair.key)?;
@@ -245,7 +247,7 @@ impl ControlPlane {
                 Component::Scheduler => components::scheduler(site, &options.scheduler_args),
             };
             let program = self.bins.path(component.name())?;
-            components::write_command(&site.dir, component, &program, &arguments)?;
+            components::write_command(&site.dir, component.name(), &program, &arguments)?;
         }
         Ok(())
     }

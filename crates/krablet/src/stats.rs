@@ -1,0 +1,182 @@
+//! The node's statistics: what the agent knows of its pods handed to those who read the figures, and the figures to the
+//! HTTPS door.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use krablet_agent::{AgentDeps, AgentHandle};
+use krablet_config::Loaded;
+use krablet_cri::StatsService;
+use krablet_linux::{CgroupVersion, HostFacts};
+use krablet_pod::api::{EmptyDirVolumeSource, Pod, Volume};
+use krablet_pod::observed::ObservedPod;
+use krablet_pod::paths::RootDir;
+use krablet_pod::{PodRef, PodUid};
+use krablet_server::Statistics;
+use krablet_stats::reading::Depth;
+use krablet_stats::{Pods, Stats, StatsConfig, StatsDeps, SystemCgroups, VolumePlace};
+use krablet_volumes::{RECORD_FILE, Record};
+
+/// Where the figures come from.
+pub struct Sources<'a> {
+    pub loaded: &'a Loaded,
+    pub node_name: &'a str,
+    pub root: &'a RootDir,
+    pub version: CgroupVersion,
+    pub deps: &'a AgentDeps,
+    pub handle: &'a AgentHandle,
+    pub runtime: Arc<dyn StatsService>,
+}
+
+pub fn build(sources: Sources<'_>) -> Arc<dyn Statistics> {
+    let config = &sources.loaded.config;
+    let cgroups = sources.deps.cgroups.clone();
+    let stats = Stats::new(
+        StatsConfig {
+            node_name: sources.node_name.to_owned(),
+            root: sources.root.clone(),
+            pod_logs: PathBuf::from(&config.sources.pod_logs_dir),
+            version: sources.version,
+            pod_path: Arc::new(move |uid, class| cgroups.cgroup_parent(uid, class)),
+            systems: SystemCgroups {
+                kubelet: config.cgroups.kubelet_cgroups.clone(),
+                runtime: sources.loaded.flags.runtime.runtime_cgroups.clone(),
+                misc: config.cgroups.system_cgroups.clone(),
+            },
+            started: sources.deps.clock.now(),
+        },
+        StatsDeps {
+            pods: Arc::new(House {
+                handle: sources.handle.clone(),
+                root: sources.root.clone(),
+            }),
+            runtime: sources.runtime,
+            images: sources.deps.images.clone(),
+            machine: Arc::new(HostFacts::new(sources.root.path())),
+            clock: sources.deps.clock.clone(),
+        },
+    );
+    Arc::new(Told(stats))
+}
+
+/// The figures as the door sends them.
+struct Told(Stats);
+
+#[async_trait]
+impl Statistics for Told {
+    async fn summary(&self, only_cpu_and_memory: bool) -> Result<Vec<u8>, String> {
+        let depth = match only_cpu_and_memory {
+            true => Depth::CpuAndMemory,
+            false => Depth::Full,
+        };
+        self.0.summary(depth).await.map_err(|e| e.to_string())
+    }
+
+    async fn resource_metrics(&self) -> String {
+        self.0.resource_metrics().await
+    }
+
+    async fn cadvisor_metrics(&self) -> String {
+        self.0.cadvisor_metrics().await
+    }
+}
+
+struct House {
+    handle: AgentHandle,
+    root: RootDir,
+}
+
+impl Pods for House {
+    fn observed(&self) -> Vec<Arc<ObservedPod>> {
+        self.handle.observer.all()
+    }
+
+    fn started(&self, uid: &PodUid) -> Option<Timestamp> {
+        let status = self.handle.status.status(uid)?;
+        status.start_time.as_ref().map(|time| time.0)
+    }
+
+    fn volumes(&self, uid: &PodUid) -> Vec<VolumePlace> {
+        let Some(pod) = self.handle.desired.get(uid) else {
+            return Vec::new();
+        };
+        let directory = self.root.pod(uid);
+        let record = std::fs::read(directory.join(RECORD_FILE)).ok();
+        let record = record.and_then(|text| serde_json::from_slice::<Record>(&text).ok());
+        let recorded = record.map(|r| r.volumes).unwrap_or_default();
+        let place = |name: &str| {
+            let found = recorded.iter().find(|v| v.name == name)?;
+            Some(directory.join(&found.path))
+        };
+        places(&pod, place)
+    }
+}
+
+/// The volumes that stand below the pod's directory, with what their figures mean.
+fn places(pod: &Pod, place: impl Fn(&str) -> Option<PathBuf>) -> Vec<VolumePlace> {
+    let of = PodRef::of(pod);
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    let volumes = volumes.into_iter().flatten();
+    let places = volumes.filter_map(|volume| {
+        Some(VolumePlace {
+            path: place(&volume.name)?,
+            name: volume.name.clone(),
+            claim: claim(volume, &of.name).map(|claim| (of.namespace.to_string(), claim)),
+            ephemeral: is_ephemeral(volume),
+        })
+    });
+    places.collect()
+}
+
+/// A claim that comes with the pod is named after both.
+fn claim(volume: &Volume, pod: &str) -> Option<String> {
+    let named = volume.persistent_volume_claim.as_ref();
+    let with_the_pod = volume.ephemeral.as_ref();
+    named
+        .map(|claim| claim.claim_name.clone())
+        .or_else(|| with_the_pod.map(|_| format!("{pod}-{}", volume.name)))
+}
+
+/// Bytes on the node's disk that count as the pod's own.
+fn is_ephemeral(volume: &Volume) -> bool {
+    let on_disk = |dir: &EmptyDirVolumeSource| dir.medium.as_deref().unwrap_or_default().is_empty();
+    volume.config_map.is_some() || volume.empty_dir.as_ref().is_some_and(on_disk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_of_a_pod() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": [], "volumes": [
+                {"name": "scratch", "emptyDir": {}},
+                {"name": "memory", "emptyDir": {"medium": "Memory"}},
+                {"name": "settings", "configMap": {"name": "c"}},
+                {"name": "data", "persistentVolumeClaim": {"claimName": "claim"}},
+                {"name": "own", "ephemeral": {}},
+                {"name": "host", "hostPath": {"path": "/"}},
+            ]},
+        }))
+        .unwrap();
+        let place = |name: &str| (name != "host").then(|| PathBuf::from(format!("/v/{name}")));
+        let found: Vec<String> = places(&pod, place)
+            .into_iter()
+            .map(|v| format!("{} {:?} {}", v.path.display(), v.claim, v.ephemeral))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "/v/scratch None true",
+                "/v/memory None false",
+                "/v/settings None true",
+                r#"/v/data Some(("ns", "claim")) false"#,
+                r#"/v/own Some(("ns", "p-own")) false"#,
+            ]
+        );
+    }
+}

@@ -1,0 +1,351 @@
+//! One reading of the whole node: which cgroup is whose, and all of them read in one go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use krablet_linux::cgroup_names::CLASSES;
+use krablet_linux::mountinfo::{self, MountInfo};
+use krablet_pod::observed::{ObservedContainer, ObservedPod, ObservedSandbox};
+use krablet_pod::qos::QosClass;
+use krablet_pod::{PodUid, paths};
+use tokio::time::Instant;
+
+use crate::files::{self, Kernel};
+use crate::measure::{Measure, Measured, file_system};
+use crate::rates::Rates;
+use crate::reading::{
+    Cgroup, Container, Depth, Facts, FileSystem, Pod, Snapshot, System, Usage, Volume,
+};
+use crate::runtime::{Place, Told};
+use crate::{Pods, StatsConfig, VolumePlace};
+
+/// What one reading needs; it blocks on files, so it runs beside the async threads.
+pub(crate) struct Reading {
+    pub config: Arc<StatsConfig>,
+    pub kernel: Kernel,
+    pub pods: Arc<dyn Pods>,
+    pub observed: Vec<Arc<ObservedPod>>,
+    pub told: Arc<Told>,
+    pub facts: Arc<Facts>,
+    pub rates: Arc<Mutex<Rates>>,
+    pub measure: Arc<Measure>,
+    pub depth: Depth,
+    pub now: Timestamp,
+}
+
+impl Reading {
+    pub fn take(self) -> Snapshot {
+        let full = self.depth == Depth::Full;
+        let places = self.pod_cgroups();
+        let volumes = match full {
+            true => self.volumes(),
+            false => BTreeMap::new(),
+        };
+        let mounts = match full {
+            true => mount_table(&self.kernel),
+            false => Vec::new(),
+        };
+        let fs = |place: Option<&Place>| {
+            let (path, usage) = place?;
+            Some((named_fs(path, &mounts)?, *usage))
+        };
+        let only_full = |wanted: Option<FileSystem>| wanted.filter(|_| full);
+        let mut snapshot = Snapshot {
+            at: self.now,
+            facts: self.facts.clone(),
+            node: self.rated("/", self.kernel.node(self.depth)),
+            network: match full {
+                true => self.kernel.network(1),
+                false => Vec::new(),
+            },
+            root_fs: only_full(named_fs(self.config.root.path(), &mounts)),
+            image_fs: fs(self.told.images.as_ref()).filter(|_| full),
+            container_fs: fs(self.told.writable.as_ref()).filter(|_| full),
+            processes: match full {
+                true => self.kernel.process_limits(),
+                false => Default::default(),
+            },
+            systems: self.systems(),
+            pods: Vec::with_capacity(self.observed.len()),
+            devices: match full {
+                true => self.kernel.devices(),
+                false => Vec::new(),
+            },
+        };
+        files::bound_node(&mut snapshot);
+        for observed in &self.observed {
+            let pod = self.pod(observed, &places, &volumes);
+            snapshot.pods.push(pod);
+        }
+        self.rates().sweep(Instant::now());
+        snapshot
+    }
+
+    fn rates(&self) -> std::sync::MutexGuard<'_, Rates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the rate to a fresh reading.
+    fn rated(&self, path: &str, mut cgroup: Cgroup) -> Cgroup {
+        if let Some(cpu) = &mut cgroup.cpu {
+            cpu.nano_cores = self.rates().note(path, Instant::now(), cpu.usage);
+        }
+        cgroup
+    }
+
+    fn cgroup(&self, path: &str) -> Option<Cgroup> {
+        let found = self.kernel.cgroup(path, self.depth)?;
+        Some(self.rated(path, found))
+    }
+
+    /// The cgroup that all pods of a class are in.
+    fn class(&self, class: QosClass) -> Option<String> {
+        let pod = (self.config.pod_path)(&"0".into(), class);
+        let (parent, _) = pod.rsplit_once('/')?;
+        Some(parent.to_owned())
+    }
+
+    /// Where each pod's cgroup is, whatever class it was made in.
+    fn pod_cgroups(&self) -> BTreeMap<PodUid, String> {
+        let mut found = BTreeMap::new();
+        for class in CLASSES {
+            let Some(parent) = self.class(class) else {
+                continue;
+            };
+            let children: BTreeSet<String> = self.kernel.children(&parent).into_iter().collect();
+            for observed in &self.observed {
+                let uid = &observed.pod.uid;
+                let path = (self.config.pod_path)(uid, class);
+                let name = path.rsplit('/').next().unwrap_or_default();
+                if children.contains(name) {
+                    found.insert(uid.clone(), path);
+                }
+            }
+        }
+        found
+    }
+
+    fn systems(&self) -> Vec<System> {
+        let config = &self.config;
+        let given = |name: &str| Some(name.to_owned()).filter(|n| !n.is_empty());
+        let own = given(&config.systems.kubelet).or_else(|| self.kernel.own_cgroup());
+        let mut wanted = vec![
+            (Some("kubelet"), own, Some(config.started)),
+            (Some("runtime"), given(&config.systems.runtime), None),
+            (Some("misc"), given(&config.systems.misc), None),
+        ];
+        let [all, burstable, best_effort] = CLASSES.map(|class| self.class(class));
+        wanted.push((Some("pods"), all, None));
+        if self.depth == Depth::Full {
+            wanted.push((None, burstable, None));
+            wanted.push((None, best_effort, None));
+        }
+        let read = |(name, path, started): (_, Option<String>, Option<Timestamp>)| {
+            // What runs in the root has no cgroup of its own.
+            let path = path.filter(|path| path.len() > 1)?;
+            Some(System {
+                name,
+                started: started.or_else(|| self.kernel.made(&path)),
+                cgroup: self.cgroup(&path)?,
+                path,
+            })
+        };
+        wanted.into_iter().filter_map(read).collect()
+    }
+
+    fn pod(
+        &self,
+        observed: &ObservedPod,
+        places: &BTreeMap<PodUid, String>,
+        volumes: &BTreeMap<PodUid, Vec<Volume>>,
+    ) -> Pod {
+        let uid = &observed.pod.uid;
+        let full = self.depth == Depth::Full;
+        let path = places.get(uid).cloned().unwrap_or_default();
+        let children = match path.is_empty() {
+            true => Vec::new(),
+            false => self.kernel.children(&path),
+        };
+        let place = |id: &str| {
+            let entry = children.iter().find(|entry| entry.contains(id));
+            entry.map(|entry| format!("{path}/{entry}"))
+        };
+        let logs = paths::pod_log_dir(&self.config.pod_logs, &observed.pod);
+        let containers = newest_running(observed);
+        let containers = containers.into_iter().map(|container| {
+            let place = place(container.id.as_str());
+            self.container(container, place, &logs)
+        });
+        let containers = containers.collect();
+        let ready = observed.ready_sandboxes().next();
+        let sandbox = ready.map(|sandbox| self.sandbox(sandbox, place(sandbox.id.as_str())));
+        let mut other = Usage::default();
+        if full {
+            let hosts = self.config.root.etc_hosts(uid);
+            other.add(files::files_in(&logs).unwrap_or_default());
+            other.add(files::file(&hosts).unwrap_or_default());
+        }
+        Pod {
+            pod: observed.pod.clone(),
+            started: self.pods.started(uid),
+            cgroup: match path.is_empty() {
+                true => None,
+                false => self.cgroup(&path),
+            },
+            network: match (&sandbox, full) {
+                (Some(sandbox), true) => self.network(sandbox),
+                _ => Vec::new(),
+            },
+            path,
+            sandbox,
+            containers,
+            volumes: volumes.get(uid).cloned().unwrap_or_default(),
+            other,
+        }
+    }
+
+    fn container(
+        &self,
+        container: &ObservedContainer,
+        place: Option<String>,
+        logs: &Path,
+    ) -> Container {
+        let full = self.depth == Depth::Full;
+        let id = container.id.as_str();
+        let told = self.told.containers.get(id);
+        let path = place.unwrap_or_default();
+        let mut cgroup = match path.is_empty() {
+            true => None,
+            false => self.cgroup(&path),
+        }
+        .unwrap_or_else(|| told.map(|t| t.cgroup.clone()).unwrap_or_default());
+        if let (Some(cpu), Some(told)) = (&mut cgroup.cpu, told) {
+            // Until there are two readings of our own, the runtime's rate has to do.
+            let theirs = told.cgroup.cpu.as_ref().and_then(|c| c.nano_cores);
+            cpu.nano_cores = cpu.nano_cores.or(theirs);
+        }
+        if let (true, Some(tasks)) = (full, &mut cgroup.tasks) {
+            tasks.files = self.kernel.open_files(&path);
+        }
+        let started = match container.started_at {
+            0 => container.created_at,
+            at => at,
+        };
+        Container {
+            name: container.name.clone(),
+            id: id.to_owned(),
+            image: container.image.to_string(),
+            path,
+            started: nanos(started),
+            cgroup,
+            writable: told.and_then(|t| t.written),
+            logs: match full {
+                true => files::files_in(&logs.join(&*container.name)),
+                false => None,
+            },
+        }
+    }
+
+    fn sandbox(&self, sandbox: &ObservedSandbox, place: Option<String>) -> Container {
+        let id = sandbox.id.as_str();
+        let told = self.told.sandboxes.get(id);
+        let path = place.unwrap_or_default();
+        let cgroup = match path.is_empty() || self.depth != Depth::Full {
+            true => None,
+            false => self.cgroup(&path),
+        };
+        Container {
+            id: id.to_owned(),
+            image: told.map(|t| t.image.clone()).unwrap_or_default(),
+            started: nanos(sandbox.created_at),
+            cgroup: cgroup.unwrap_or_default(),
+            path,
+            ..Container::default()
+        }
+    }
+
+    fn network(&self, sandbox: &Container) -> Vec<crate::reading::Interface> {
+        let told = self.told.sandboxes.get(&sandbox.id).and_then(|t| t.pid);
+        let found = || match sandbox.path.is_empty() {
+            true => None,
+            false => self.kernel.first_process(&sandbox.path),
+        };
+        let process = told.or_else(found);
+        process.map_or_else(Vec::new, |process| self.kernel.network(process))
+    }
+
+    /// The last figures of all volumes; those that are old are measured anew meanwhile.
+    fn volumes(&self) -> BTreeMap<PodUid, Vec<Volume>> {
+        let of = |pod: &Arc<ObservedPod>| {
+            let uid = pod.pod.uid.clone();
+            let places = self.pods.volumes(&uid);
+            (uid, places)
+        };
+        let places: BTreeMap<PodUid, Vec<VolumePlace>> = self.observed.iter().map(of).collect();
+        let wanted: BTreeSet<PathBuf> = places
+            .values()
+            .flatten()
+            .map(|place| place.path.clone())
+            .collect();
+        let known = self.measure.figures(&wanted);
+        let found = |places: Vec<VolumePlace>| {
+            let volumes = places.into_iter().filter_map(|place| {
+                let measured = known.get(&place.path)?;
+                Some(volume(place, measured))
+            });
+            volumes.collect()
+        };
+        places
+            .into_iter()
+            .map(|(uid, places)| (uid, found(places)))
+            .collect()
+    }
+}
+
+fn volume(place: VolumePlace, measured: &Measured) -> Volume {
+    Volume {
+        name: place.name,
+        claim: place.claim,
+        ephemeral: place.ephemeral,
+        file_system: measured.file_system.clone(),
+        usage: measured.usage,
+        at: measured.at,
+    }
+}
+
+/// One instance of each container; while one ends and the next starts there may be two.
+fn newest_running(observed: &ObservedPod) -> Vec<&ObservedContainer> {
+    let mut found: Vec<&ObservedContainer> = Vec::new();
+    for container in observed.running() {
+        if !found.iter().any(|other| other.name == container.name) {
+            found.push(container);
+        }
+    }
+    found
+}
+
+fn nanos(at: i64) -> Option<Timestamp> {
+    let at = Timestamp::from_nanosecond(i128::from(at)).ok()?;
+    (at > Timestamp::UNIX_EPOCH).then_some(at)
+}
+
+fn mount_table(kernel: &Kernel) -> Vec<MountInfo> {
+    let table = std::fs::read(kernel.proc.join("self/mountinfo"));
+    mountinfo::parse(&table.unwrap_or_default())
+}
+
+/// The file system of a path with the name of its device.
+fn named_fs(path: &Path, mounts: &[MountInfo]) -> Option<FileSystem> {
+    let mut fs = file_system(path).ok()?;
+    let holders = mounts.iter().filter(|m| path.starts_with(&m.point));
+    // Of two on one point the later one is seen.
+    let holder = holders.max_by_key(|m| m.point.as_os_str().len());
+    fs.device = holder.map_or_else(String::new, |m| m.source.display().to_string());
+    Some(fs)
+}
+
+#[cfg(test)]
+#[path = "collect_tests.rs"]
+mod tests;

@@ -1,0 +1,297 @@
+//! A whole node on files of the test's own.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use krablet_cri::{ImageService, StatsService, v1};
+use krablet_linux::facts::MemoryFacts;
+use krablet_linux::{CgroupDriver, CgroupNames, CgroupVersion, SystemClock};
+use krablet_pod::observed::{ContainerMemory, ContainerState};
+use krablet_pod::paths::RootDir;
+use krablet_pod::{PodRef, Ticket};
+
+use super::*;
+use crate::{Stats, StatsDeps, SystemCgroups};
+
+struct House {
+    volume: PathBuf,
+}
+
+impl Pods for House {
+    fn observed(&self) -> Vec<Arc<ObservedPod>> {
+        let pod = PodRef {
+            uid: "u-1".into(),
+            namespace: "ns".into(),
+            name: "p".into(),
+        };
+        let container = |id: &str, state| ObservedContainer {
+            id: id.into(),
+            name: "main".into(),
+            sandbox_id: "sandbox1".into(),
+            state,
+            attempt: 0,
+            created_at: 5_000_000_000,
+            started_at: 6_000_000_000,
+            exit: None,
+            image: "busybox".into(),
+            image_ref: "busybox@sha".into(),
+            memory: ContainerMemory::default(),
+            log_path: String::new(),
+        };
+        let sandbox = ObservedSandbox {
+            id: "sandbox1".into(),
+            ready: true,
+            attempt: 0,
+            created_at: 4_000_000_000,
+            ips: Vec::new(),
+            host_network: false,
+        };
+        let alive = ObservedPod {
+            sandboxes: vec![sandbox],
+            containers: vec![
+                container("container1", ContainerState::Running),
+                container("container0", ContainerState::Exited),
+            ],
+            ..ObservedPod::absent(pod.clone(), Ticket(1))
+        };
+        let gone = PodRef {
+            uid: "u-2".into(),
+            ..pod
+        };
+        let gone = ObservedPod::absent(gone, Ticket(1));
+        vec![Arc::new(alive), Arc::new(gone)]
+    }
+
+    fn started(&self, _: &PodUid) -> Option<Timestamp> {
+        Timestamp::from_second(3).ok()
+    }
+
+    fn volumes(&self, _: &PodUid) -> Vec<VolumePlace> {
+        vec![VolumePlace {
+            name: "scratch".into(),
+            path: self.volume.clone(),
+            claim: None,
+            ephemeral: true,
+        }]
+    }
+}
+
+struct Runtime;
+
+#[async_trait]
+impl StatsService for Runtime {
+    async fn list_container_stats(&self) -> krablet_cri::Result<Vec<v1::ContainerStats>> {
+        Ok(vec![v1::ContainerStats {
+            attributes: Some(v1::ContainerAttributes {
+                id: "container1".into(),
+                ..Default::default()
+            }),
+            cpu: Some(v1::CpuUsage {
+                usage_core_nano_seconds: Some(v1::UInt64Value { value: 1 }),
+                usage_nano_cores: Some(v1::UInt64Value { value: 42 }),
+                ..Default::default()
+            }),
+            writable_layer: Some(v1::FilesystemUsage {
+                used_bytes: Some(v1::UInt64Value { value: 777 }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }])
+    }
+
+    async fn pod_sandbox_info(&self, _: &str) -> krablet_cri::Result<BTreeMap<String, String>> {
+        let info = r#"{"pid": 99, "image": "pause:3"}"#;
+        Ok(BTreeMap::from([("info".to_owned(), info.to_owned())]))
+    }
+}
+
+/// Never answers.
+struct Images;
+
+#[async_trait]
+impl ImageService for Images {
+    async fn list_images(&self) -> krablet_cri::Result<Vec<v1::Image>> {
+        std::future::pending().await
+    }
+    async fn image_status(&self, _: v1::ImageSpec) -> krablet_cri::Result<Option<v1::Image>> {
+        std::future::pending().await
+    }
+    async fn pull_image(
+        &self,
+        _: v1::ImageSpec,
+        _: Option<v1::AuthConfig>,
+        _: Option<v1::PodSandboxConfig>,
+    ) -> krablet_cri::Result<String> {
+        std::future::pending().await
+    }
+    async fn remove_image(&self, _: v1::ImageSpec) -> krablet_cri::Result<()> {
+        std::future::pending().await
+    }
+    async fn image_fs_info(&self) -> krablet_cri::Result<v1::ImageFsInfoResponse> {
+        std::future::pending().await
+    }
+}
+
+fn write(dir: &Path, files: &[(&str, &str)]) {
+    for (path, text) in files {
+        let path = dir.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+fn stats(dir: &Path, version: CgroupVersion, driver: CgroupDriver) -> Stats {
+    write(
+        dir,
+        &[
+            ("proc/stat", "cpu  1 1 1 1 1 1 1 1\nbtime 1000\n"),
+            ("proc/meminfo", "MemTotal: 100 kB\nMemFree: 40 kB\n"),
+            ("proc/loadavg", "0 0 0 1/55 7\n"),
+            ("proc/self/cgroup", "4:memory:/agent\n0::/agent\n"),
+            (
+                "proc/99/net/dev",
+                "eth0: 10 1 0 0 0 0 0 0 20 2 0 0 0 0 0 0\n",
+            ),
+            ("volume/file", "some bytes"),
+            ("logs/ns_p_u-1/main/0.log", "a line\n"),
+        ],
+    );
+    let names = CgroupNames::new(driver, "", true);
+    let config = StatsConfig {
+        node_name: "n".into(),
+        root: RootDir::new(dir),
+        pod_logs: dir.join("logs"),
+        version,
+        pod_path: Arc::new(move |uid, class| names.pod(uid, class)),
+        systems: SystemCgroups::default(),
+        started: Timestamp::UNIX_EPOCH,
+    };
+    let deps = StatsDeps {
+        pods: Arc::new(House {
+            volume: dir.join("volume"),
+        }),
+        runtime: Arc::new(Runtime),
+        images: Arc::new(Images),
+        machine: Arc::new(MemoryFacts::default()),
+        clock: Arc::new(SystemClock),
+    };
+    let kernel = Kernel {
+        version,
+        cgroup: dir.join("cgroup"),
+        proc: dir.join("proc"),
+        sys: dir.join("sys"),
+    };
+    Stats::of(config, deps, kernel)
+}
+
+fn v2_files(dir: &Path) {
+    let pod = "cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podu_1.slice";
+    for (place, usage) in [
+        ("cgroup/kubepods.slice".to_owned(), 40),
+        (pod.to_owned(), 30),
+        (format!("{pod}/cri-containerd-container1.scope"), 20),
+        (format!("{pod}/cri-containerd-sandbox1.scope"), 10),
+        ("cgroup/agent".to_owned(), 5),
+    ] {
+        let cpu = format!("usage_usec {usage}\n");
+        let memory = format!("{usage}\n");
+        write(
+            &dir.join(place),
+            &[
+                ("cpu.stat", &cpu),
+                ("memory.current", &memory),
+                ("cgroup.procs", "1\n"),
+            ],
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_of_version_2_with_systemd() {
+    let dir = tempfile::tempdir().unwrap();
+    v2_files(dir.path());
+    let stats = stats(dir.path(), CgroupVersion::V2, CgroupDriver::Systemd);
+    let read = stats.snapshot(Depth::Full).await.unwrap();
+    // The root's own files are missing, so the machine's tell.
+    assert_eq!(read.node.memory.as_ref().unwrap().usage, 60 * 1024);
+    assert_eq!(read.node.cpu.as_ref().unwrap().usage, 50_000_000);
+    assert_eq!(read.facts.booted, Timestamp::from_second(1000).ok());
+    let names: Vec<_> = read.systems.iter().filter_map(|s| s.name).collect();
+    assert_eq!(names, ["kubelet", "pods"]);
+    assert_eq!(read.pods.len(), 1, "what is gone is not told of");
+    let pod = &read.pods[0];
+    let memory = |cgroup: &Cgroup| cgroup.memory.as_ref().unwrap().usage;
+    assert_eq!(memory(pod.cgroup.as_ref().unwrap()), 30);
+    let container = &pod.containers[0];
+    assert_eq!(memory(&container.cgroup), 20);
+    assert!(container.path.ends_with("/cri-containerd-container1.scope"));
+    assert_eq!(container.writable.unwrap().bytes, 777);
+    assert_eq!(container.logs.unwrap().inodes, 1);
+    assert_eq!(container.started, Timestamp::from_second(6).ok());
+    // There is no second reading yet: the rate is the runtime's.
+    assert_eq!(container.cgroup.cpu.as_ref().unwrap().nano_cores, Some(42));
+    let sandbox = pod.sandbox.as_ref().unwrap();
+    assert_eq!((memory(&sandbox.cgroup), &*sandbox.image), (10, "pause:3"));
+    assert_eq!(pod.network[0].sent.bytes, 20);
+    assert!(read.root_fs.as_ref().unwrap().capacity > 0);
+    assert_eq!(read.image_fs, None, "the runtime did not say where");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_of_version_1_read_for_cpu_and_memory_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let pod = "kubepods/besteffort/podu-1";
+    for (place, usage) in [
+        ("", "90"),
+        (pod, "30"),
+        (&format!("{pod}/container1"), "20"),
+    ] {
+        let cpuacct = dir.path().join("cgroup/cpuacct").join(place);
+        let memory = dir.path().join("cgroup/memory").join(place);
+        write(&cpuacct, &[("cpuacct.usage", usage)]);
+        write(&memory, &[("memory.usage_in_bytes", usage)]);
+    }
+    let stats = stats(dir.path(), CgroupVersion::V1, CgroupDriver::Cgroupfs);
+    let read = stats.snapshot(Depth::CpuAndMemory).await.unwrap();
+    assert_eq!(read.node.cpu.as_ref().unwrap().usage, 90);
+    let container = &read.pods[0].containers[0];
+    assert_eq!(container.cgroup.cpu.as_ref().unwrap().usage, 20);
+    assert_eq!(container.path, format!("/{pod}/container1"));
+    assert_eq!((container.logs, container.writable), (None, None));
+    assert!(read.pods[0].network.is_empty() && read.pods[0].volumes.is_empty());
+    assert_eq!(read.root_fs, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_soon_again_gets_the_same_reading() {
+    let dir = tempfile::tempdir().unwrap();
+    v2_files(dir.path());
+    let stats = stats(dir.path(), CgroupVersion::V2, CgroupDriver::Systemd);
+    let (one, two) = tokio::join!(stats.snapshot(Depth::Full), stats.snapshot(Depth::Full));
+    let one = one.unwrap();
+    assert!(Arc::ptr_eq(&one, &two.unwrap()));
+    let less = stats.snapshot(Depth::CpuAndMemory).await.unwrap();
+    assert!(Arc::ptr_eq(&one, &less), "the whole has the part in it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_are_told_as_soon_as_they_are_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    v2_files(dir.path());
+    let stats = stats(dir.path(), CgroupVersion::V2, CgroupDriver::Systemd);
+    let wanted = BTreeSet::from([dir.path().join("volume")]);
+    let first = stats.snapshot(Depth::Full).await.unwrap();
+    assert!(first.pods[0].volumes.is_empty());
+    let measured = async {
+        while stats.measure.figures(&wanted).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let minute = Duration::from_secs(60);
+    tokio::time::timeout(minute, measured).await.unwrap();
+    stats.desk.lock().await.latest = None;
+    let second = stats.snapshot(Depth::Full).await.unwrap();
+    let volume = &second.pods[0].volumes[0];
+    assert_eq!((&*volume.name, volume.usage.inodes), ("scratch", 2));
+}

@@ -1,0 +1,262 @@
+//! The machine's files behind the parsers: one open directory per cgroup, small reads, nothing kept.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use krablet_linux::CgroupVersion;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use crate::parse::{machine, net, pressure, v1, v2};
+use crate::reading::{
+    Cgroup, Cpu, Depth, Interface, OpenFiles, Pressure, ProcessLimits, Snapshot, Usage,
+};
+
+/// No file of the kernel that is read here comes near.
+const MOST_BYTES: u64 = 1 << 20;
+/// Descriptors of one container that are looked at; more are not counted.
+const MOST_FILES: u64 = 10_000;
+
+/// Where the kernel shows itself.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    pub version: CgroupVersion,
+    pub cgroup: PathBuf,
+    pub proc: PathBuf,
+    pub sys: PathBuf,
+}
+
+impl Kernel {
+    pub fn of_this_machine(version: CgroupVersion) -> Self {
+        Self {
+            version,
+            cgroup: "/sys/fs/cgroup".into(),
+            proc: "/proc".into(),
+            sys: "/sys".into(),
+        }
+    }
+
+    /// A directory of the hierarchy that has all cgroups in it.
+    fn hierarchy(&self) -> PathBuf {
+        match self.version {
+            CgroupVersion::V1 => self.cgroup.join("memory"),
+            CgroupVersion::V2 => self.cgroup.clone(),
+        }
+    }
+
+    fn place(&self, path: &str) -> PathBuf {
+        self.hierarchy().join(path.trim_start_matches('/'))
+    }
+
+    /// None if there is no such cgroup.
+    pub fn cgroup(&self, path: &str, depth: Depth) -> Option<Cgroup> {
+        let path = path.trim_start_matches('/');
+        let found = match self.version {
+            CgroupVersion::V2 => {
+                let dir = directory(&self.cgroup.join(path))?;
+                v2::read(&mut |name| text_at(&dir, name), depth)
+            }
+            CgroupVersion::V1 => {
+                let dirs = v1::CONTROLLERS.map(|c| directory(&self.cgroup.join(c).join(path)));
+                let mut read = |name: &str| {
+                    let (controller, file) = name.split_once('/')?;
+                    let at = v1::CONTROLLERS.iter().position(|c| *c == controller)?;
+                    text_at(dirs[at].as_ref()?, file)
+                };
+                v1::read(&mut read, depth)
+            }
+        };
+        (found.cpu.is_some() || found.memory.is_some()).then_some(found)
+    }
+
+    /// The whole machine. Where the root cgroup does not tell, `/proc` does.
+    pub fn node(&self, depth: Depth) -> Cgroup {
+        let mut node = self.cgroup("/", depth).unwrap_or_default();
+        if node.memory.is_none() {
+            let meminfo = self.proc_text("meminfo").unwrap_or_default();
+            let stat = text(&self.cgroup.join("memory.stat")).unwrap_or_default();
+            node.memory = machine::memory(&meminfo, &stat);
+        }
+        if node.cpu.is_none() {
+            let times = self.proc_text("stat").and_then(|t| machine::cpu_time(&t));
+            node.cpu = times.map(|(user, system)| Cpu {
+                usage: user.saturating_add(system),
+                user,
+                system,
+                ..Cpu::default()
+            });
+        }
+        if depth == Depth::Full {
+            let of = |name: &str| {
+                let text = self.proc_text(&format!("pressure/{name}"))?;
+                pressure(&text)
+            };
+            node.pressure = Pressure {
+                cpu: node.pressure.cpu.or_else(|| of("cpu")),
+                memory: node.pressure.memory.or_else(|| of("memory")),
+                io: node.pressure.io.or_else(|| of("io")),
+            };
+        }
+        node
+    }
+
+    /// Names of the cgroups right below one.
+    pub fn children(&self, path: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.place(path));
+        let entries = entries.into_iter().flatten().flatten();
+        let dirs = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+        dirs.filter_map(|e| e.file_name().into_string().ok())
+            .collect()
+    }
+
+    /// When a cgroup was made: the time of a file in it that nobody writes.
+    pub fn made(&self, path: &str) -> Option<Timestamp> {
+        let name = match self.version {
+            CgroupVersion::V1 => "cgroup.clone_children",
+            CgroupVersion::V2 => "cgroup.events",
+        };
+        let modified = std::fs::metadata(self.place(path).join(name)).ok()?;
+        Timestamp::try_from(modified.modified().ok()?).ok()
+    }
+
+    fn processes_of(&self, path: &str) -> Vec<u32> {
+        let procs = text(&self.place(path).join("cgroup.procs")).unwrap_or_default();
+        procs.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    pub fn first_process(&self, path: &str) -> Option<u32> {
+        self.processes_of(path).first().copied()
+    }
+
+    /// What the processes of a container have open.
+    pub fn open_files(&self, path: &str) -> Option<OpenFiles> {
+        let processes = self.processes_of(path);
+        let first = processes.first()?;
+        let limits = self.proc_text(&format!("{first}/limits"));
+        let mut found = OpenFiles {
+            limit: limits.and_then(|text| machine::max_open_files(&text)),
+            ..OpenFiles::default()
+        };
+        for process in processes {
+            let entries = std::fs::read_dir(self.proc.join(format!("{process}/fd")));
+            for entry in entries.into_iter().flatten().flatten() {
+                if found.descriptors >= MOST_FILES {
+                    return Some(found);
+                }
+                found.descriptors += 1;
+                let target = std::fs::read_link(entry.path()).unwrap_or_default();
+                found.sockets += u64::from(target.to_string_lossy().starts_with("socket:"));
+            }
+        }
+        Some(found)
+    }
+
+    /// The network as a process sees it.
+    pub fn network(&self, process: u32) -> Vec<Interface> {
+        let text = self.proc_text(&format!("{process}/net/dev"));
+        net::interfaces(&text.unwrap_or_default())
+    }
+
+    pub fn process_limits(&self) -> ProcessLimits {
+        let max = self.proc_text("sys/kernel/pid_max");
+        let threads = self.proc_text("sys/kernel/threads-max");
+        let load = self.proc_text("loadavg").unwrap_or_default();
+        machine::processes([max.as_deref(), threads.as_deref()], &load)
+    }
+
+    pub fn devices(&self) -> Vec<(u32, u32, String)> {
+        machine::devices(&self.proc_text("diskstats").unwrap_or_default())
+    }
+
+    pub fn booted(&self) -> Option<Timestamp> {
+        let seconds = machine::boot_time(&self.proc_text("stat")?)?;
+        Timestamp::from_second(seconds).ok()
+    }
+
+    /// The cgroup this process is in.
+    pub fn own_cgroup(&self) -> Option<String> {
+        let text = self.proc_text("self/cgroup")?;
+        let controller = match self.version {
+            CgroupVersion::V1 => "memory",
+            CgroupVersion::V2 => "",
+        };
+        machine::own_cgroup(&text, controller).map(str::to_owned)
+    }
+
+    /// Physical cores and sockets.
+    pub fn topology(&self) -> (u32, u32) {
+        let cpus = self.sys.join("devices/system/cpu");
+        let entries = std::fs::read_dir(&cpus).into_iter().flatten().flatten();
+        let found: Vec<(String, String)> = entries
+            .filter_map(|entry| {
+                let topology = entry.path().join("topology");
+                let package = text(&topology.join("physical_package_id"))?;
+                Some((package, text(&topology.join("core_id"))?))
+            })
+            .collect();
+        machine::topology(&found)
+    }
+
+    fn proc_text(&self, name: &str) -> Option<String> {
+        text(&self.proc.join(name))
+    }
+}
+
+/// The node's own limits are those of the machine.
+pub fn bound_node(snapshot: &mut Snapshot) {
+    let facts = snapshot.facts.clone();
+    if let Some(memory) = &mut snapshot.node.memory {
+        memory.limits.memory = Some(facts.memory).filter(|m| *m > 0);
+        memory.limits.swap = Some(facts.swap);
+    }
+}
+
+fn directory(path: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty()).ok()
+}
+
+fn text_at(dir: &OwnedFd, name: &str) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    content(File::from(openat(dir, name, flags, Mode::empty()).ok()?))
+}
+
+fn text(path: &Path) -> Option<String> {
+    content(File::open(path).ok()?)
+}
+
+fn content(file: File) -> Option<String> {
+    let mut bytes = Vec::with_capacity(1024);
+    file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+/// What the files right in a directory take.
+pub fn files_in(dir: &Path) -> Option<Usage> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut sum = Usage::default();
+    for entry in std::fs::read_dir(dir).ok()?.flatten() {
+        // Of a link, the link itself.
+        let Ok(found) = entry.metadata() else {
+            continue;
+        };
+        if !found.is_dir() {
+            sum.add(Usage {
+                bytes: found.blocks().saturating_mul(512),
+                inodes: 1,
+            });
+        }
+    }
+    Some(sum)
+}
+
+pub fn file(path: &Path) -> Option<Usage> {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some(Usage {
+        bytes: found.blocks().saturating_mul(512),
+        inodes: 1,
+    })
+}

@@ -1,0 +1,248 @@
+//! Statistics of the node, its pods, their containers and volumes: read when somebody asks, from cgroups, `/proc` and file
+//! systems, and told as the summary, as `/metrics/resource` and as `/metrics/cadvisor`. Nothing happens here between two
+//! scrapes; two that come close together share one reading.
+
+pub mod api;
+mod cadvisor;
+mod collect;
+mod files;
+mod measure;
+pub mod parse;
+mod rates;
+pub mod reading;
+mod resource;
+mod runtime;
+mod summary;
+#[cfg(test)]
+mod testing;
+mod text;
+mod walk;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use krablet_cri::{ImageService, StatsService};
+use krablet_linux::{CgroupVersion, MachineFacts, WallClock};
+use krablet_pod::PodUid;
+use krablet_pod::observed::ObservedPod;
+use krablet_pod::paths::RootDir;
+use krablet_pod::qos::QosClass;
+use tokio::time::Instant;
+
+pub use cadvisor::cadvisor_metrics;
+pub use resource::resource_metrics;
+pub use summary::summary;
+
+use collect::Reading;
+use files::Kernel;
+use measure::Measure;
+use rates::Rates;
+use reading::{Depth, Facts, Snapshot};
+use runtime::Runtime;
+
+/// How long one reading serves all who ask.
+const FRESH: Duration = Duration::from_secs(2);
+
+#[derive(Debug, thiserror::Error)]
+pub enum StatsError {
+    #[error("reading statistics was cut off: {0}")]
+    Lost(#[from] tokio::task::JoinError),
+    #[error("writing the summary: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// What the rest of the agent knows of its pods.
+pub trait Pods: Send + Sync {
+    /// What the runtime was last seen to hold.
+    fn observed(&self) -> Vec<Arc<ObservedPod>>;
+    /// The start in the pod's status.
+    fn started(&self, uid: &PodUid) -> Option<Timestamp>;
+    /// Where the pod's volumes are. May read files.
+    fn volumes(&self, uid: &PodUid) -> Vec<VolumePlace>;
+}
+
+/// One volume of a pod on the node's disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumePlace {
+    /// As the pod's spec names it.
+    pub name: String,
+    pub path: PathBuf,
+    /// Namespace and name of the claim behind it.
+    pub claim: Option<(String, String)>,
+    /// Its bytes are the pod's own on the node's disk.
+    pub ephemeral: bool,
+}
+
+/// Cgroups of those who are no pods; empty: not known.
+#[derive(Clone, Debug, Default)]
+pub struct SystemCgroups {
+    /// `kubeletCgroups`; without it, the one the agent is in.
+    pub kubelet: String,
+    /// `--runtime-cgroups`
+    pub runtime: String,
+    /// `systemCgroups`
+    pub misc: String,
+}
+
+/// The path of a pod's cgroup below the hierarchy, were the pod of this class; empty if pods have none of their own.
+pub type PodPath = Arc<dyn Fn(&PodUid, QosClass) -> String + Send + Sync>;
+
+#[derive(Clone)]
+pub struct StatsConfig {
+    pub node_name: String,
+    pub root: RootDir,
+    pub pod_logs: PathBuf,
+    pub version: CgroupVersion,
+    pub pod_path: PodPath,
+    pub systems: SystemCgroups,
+    /// When the agent was started.
+    pub started: Timestamp,
+}
+
+pub struct StatsDeps {
+    pub pods: Arc<dyn Pods>,
+    pub runtime: Arc<dyn StatsService>,
+    pub images: Arc<dyn ImageService>,
+    pub machine: Arc<dyn MachineFacts>,
+    pub clock: Arc<dyn WallClock>,
+}
+
+/// The statistics of this machine.
+pub struct Stats {
+    config: Arc<StatsConfig>,
+    kernel: Kernel,
+    pods: Arc<dyn Pods>,
+    machine: Arc<dyn MachineFacts>,
+    clock: Arc<dyn WallClock>,
+    rates: Arc<Mutex<Rates>>,
+    measure: Arc<Measure>,
+    /// Held while reading, so that one reads and the others wait for what it finds.
+    desk: tokio::sync::Mutex<Desk>,
+}
+
+struct Desk {
+    runtime: Runtime,
+    facts: Option<Arc<Facts>>,
+    latest: Option<Latest>,
+}
+
+struct Latest {
+    depth: Depth,
+    taken: Instant,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Stats {
+    pub fn new(config: StatsConfig, deps: StatsDeps) -> Self {
+        let kernel = Kernel::of_this_machine(config.version);
+        Self::of(config, deps, kernel)
+    }
+
+    fn of(config: StatsConfig, deps: StatsDeps, kernel: Kernel) -> Self {
+        Self {
+            kernel,
+            config: Arc::new(config),
+            pods: deps.pods,
+            machine: deps.machine,
+            rates: Arc::default(),
+            measure: Arc::new(Measure::new(deps.clock.clone())),
+            clock: deps.clock,
+            desk: tokio::sync::Mutex::new(Desk {
+                runtime: Runtime::new(deps.runtime, deps.images),
+                facts: None,
+                latest: None,
+            }),
+        }
+    }
+
+    /// The JSON of `/stats/summary`.
+    pub async fn summary(&self, depth: Depth) -> Result<Vec<u8>, StatsError> {
+        let snapshot = self.snapshot(depth).await?;
+        Ok(serde_json::to_vec(&summary(&snapshot, depth))?)
+    }
+
+    /// The text of `/metrics/resource`.
+    pub async fn resource_metrics(&self) -> String {
+        let snapshot = self.told(self.snapshot(Depth::CpuAndMemory).await);
+        resource_metrics(snapshot.as_deref())
+    }
+
+    /// The text of `/metrics/cadvisor`.
+    pub async fn cadvisor_metrics(&self) -> String {
+        let snapshot = self.told(self.snapshot(Depth::Full).await);
+        cadvisor_metrics(snapshot.as_deref())
+    }
+
+    /// Pages say themselves that there was an error; the log says which.
+    fn told(&self, read: Result<Arc<Snapshot>, StatsError>) -> Option<Arc<Snapshot>> {
+        read.inspect_err(|e| tracing::error!(err = %e, "Statistics cannot be read"))
+            .ok()
+    }
+
+    /// A reading of at least this depth that is no older than a moment.
+    pub async fn snapshot(&self, depth: Depth) -> Result<Arc<Snapshot>, StatsError> {
+        let mut desk = self.desk.lock().await;
+        if let Some(latest) = &desk.latest
+            && latest.depth >= depth
+            && latest.taken.elapsed() < FRESH
+        {
+            return Ok(latest.snapshot.clone());
+        }
+        let facts = match &desk.facts {
+            Some(facts) => facts.clone(),
+            None => desk.facts.insert(self.facts().await).clone(),
+        };
+        let mut observed = self.pods.observed();
+        observed.retain(|pod| pod.is_alive());
+        let told = match depth {
+            Depth::Full => {
+                let sandboxes = observed.iter().flat_map(|pod| pod.ready_sandboxes());
+                let sandboxes = sandboxes.map(|s| s.id.to_string()).collect();
+                desk.runtime.figures(&sandboxes).await
+            }
+            Depth::CpuAndMemory => Arc::default(),
+        };
+        let reading = Reading {
+            config: self.config.clone(),
+            kernel: self.kernel.clone(),
+            pods: self.pods.clone(),
+            observed,
+            told,
+            facts,
+            rates: self.rates.clone(),
+            measure: self.measure.clone(),
+            depth,
+            now: self.clock.now(),
+        };
+        let taken = Instant::now();
+        let snapshot = tokio::task::spawn_blocking(move || reading.take()).await?;
+        let snapshot = Arc::new(snapshot);
+        desk.latest = Some(Latest {
+            depth,
+            taken,
+            snapshot: snapshot.clone(),
+        });
+        Ok(snapshot)
+    }
+
+    async fn facts(&self) -> Arc<Facts> {
+        let machine = self.machine.machine().await;
+        let (physical_cores, sockets) = self.kernel.topology();
+        Arc::new(Facts {
+            node_name: self.config.node_name.clone(),
+            booted: self.kernel.booted(),
+            boot_id: machine.identity.boot_id,
+            machine_id: machine.identity.machine_id,
+            system_uuid: machine.identity.system_uuid,
+            kernel_version: machine.identity.kernel_version,
+            os_image: machine.identity.os_image,
+            cpus: machine.cpus,
+            physical_cores,
+            sockets,
+            memory: machine.memory,
+            swap: machine.swap,
+        })
+    }
+}

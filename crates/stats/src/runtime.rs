@@ -1,0 +1,230 @@
+//! What only the runtime knows: what containers have written, where images stand, the process behind a sandbox. Asked
+//! rarely, within a deadline, and never twice for what cannot change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use krablet_cri::{ImageService, StatsService, v1};
+use tokio::time::{Instant, timeout};
+
+use crate::reading::{Cgroup, Cpu, Memory, Usage};
+
+/// How long the runtime's figures stand, whether it answered or not.
+const FRESH: Duration = Duration::from_secs(30);
+/// How long a scrape waits for the runtime.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Sandboxes asked for at the same time.
+const AT_ONCE: usize = 8;
+
+/// Everything the runtime has told.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// By container id.
+    pub containers: BTreeMap<String, ContainerFigures>,
+    /// Where images stand, and what they take.
+    pub images: Option<Place>,
+    /// Where containers write.
+    pub writable: Option<Place>,
+    /// By sandbox id.
+    pub sandboxes: BTreeMap<String, Sandbox>,
+}
+
+pub type Place = (PathBuf, Option<Usage>);
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ContainerFigures {
+    pub written: Option<Usage>,
+    /// For containers whose cgroup is not where it should be.
+    pub cgroup: Cgroup,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sandbox {
+    pub pid: Option<u32>,
+    pub image: String,
+}
+
+pub struct Runtime {
+    service: Arc<dyn StatsService>,
+    images: Arc<dyn ImageService>,
+    told: Arc<Told>,
+    next: Instant,
+    next_sandboxes: Instant,
+}
+
+impl Runtime {
+    pub fn new(service: Arc<dyn StatsService>, images: Arc<dyn ImageService>) -> Self {
+        Self {
+            service,
+            images,
+            told: Arc::default(),
+            next: Instant::now(),
+            next_sandboxes: Instant::now(),
+        }
+    }
+
+    /// The newest figures that can be had soon; those of sandboxes that are gone are forgotten.
+    pub async fn figures(&mut self, sandboxes: &BTreeSet<String>) -> Arc<Told> {
+        let now = Instant::now();
+        let mut told = (*self.told).clone();
+        if now >= self.next {
+            self.next = now + FRESH;
+            let stats = timeout(PATIENCE, self.service.list_container_stats());
+            let fs = timeout(PATIENCE, self.images.image_fs_info());
+            let (stats, fs) = tokio::join!(stats, fs);
+            if let Ok(Ok(stats)) = stats {
+                told.containers = stats.into_iter().filter_map(container).collect();
+            }
+            if let Ok(Ok(fs)) = fs {
+                told.images = fs.image_filesystems.first().and_then(place);
+                told.writable = fs.container_filesystems.first().and_then(place);
+            }
+        }
+        told.sandboxes.retain(|id, _| sandboxes.contains(id));
+        self.meet(&mut told, sandboxes, now).await;
+        self.told = Arc::new(told);
+        self.told.clone()
+    }
+
+    /// Asks for sandboxes that are new. If one did not answer, they are left in peace for a while.
+    async fn meet(&mut self, told: &mut Told, sandboxes: &BTreeSet<String>, now: Instant) {
+        let unknown: Vec<String> = sandboxes
+            .iter()
+            .filter(|id| !told.sandboxes.contains_key(*id))
+            .cloned()
+            .collect();
+        if unknown.is_empty() || now < self.next_sandboxes {
+            return;
+        }
+        let service = &self.service;
+        let asked = futures::stream::iter(unknown).map(|id| async move {
+            let info = service.pod_sandbox_info(&id).await;
+            (id, info.map(|info| sandbox(&info)))
+        });
+        let mut answers = std::pin::pin!(asked.buffer_unordered(AT_ONCE));
+        let all = async {
+            let mut whole = true;
+            while let Some((id, found)) = answers.next().await {
+                match found {
+                    Ok(found) => drop(told.sandboxes.insert(id, found)),
+                    Err(_) => whole = false,
+                }
+            }
+            whole
+        };
+        if !timeout(PATIENCE, all).await.unwrap_or(false) {
+            self.next_sandboxes = now + FRESH;
+        }
+    }
+}
+
+fn value(of: Option<&v1::UInt64Value>) -> Option<u64> {
+    of.map(|v| v.value)
+}
+
+fn usage(fs: &v1::FilesystemUsage) -> Option<Usage> {
+    Some(Usage {
+        bytes: value(fs.used_bytes.as_ref())?,
+        inodes: value(fs.inodes_used.as_ref()).unwrap_or_default(),
+    })
+}
+
+fn place(fs: &v1::FilesystemUsage) -> Option<Place> {
+    let point = &fs.fs_id.as_ref()?.mountpoint;
+    (!point.is_empty()).then(|| (point.into(), usage(fs)))
+}
+
+fn container(stats: v1::ContainerStats) -> Option<(String, ContainerFigures)> {
+    let id = stats.attributes?.id;
+    let cpu = stats.cpu.as_ref().and_then(|cpu| {
+        Some(Cpu {
+            usage: value(cpu.usage_core_nano_seconds.as_ref())?,
+            nano_cores: value(cpu.usage_nano_cores.as_ref()),
+            ..Cpu::default()
+        })
+    });
+    let memory = stats.memory.as_ref().and_then(|memory| {
+        let working_set = value(memory.working_set_bytes.as_ref())?;
+        Some(Memory {
+            usage: value(memory.usage_bytes.as_ref()).unwrap_or(working_set),
+            working_set,
+            rss: value(memory.rss_bytes.as_ref()).unwrap_or_default(),
+            page_faults: value(memory.page_faults.as_ref()).unwrap_or_default(),
+            major_page_faults: value(memory.major_page_faults.as_ref()).unwrap_or_default(),
+            ..Memory::default()
+        })
+    });
+    let figures = ContainerFigures {
+        written: stats.writable_layer.as_ref().and_then(usage),
+        cgroup: Cgroup {
+            cpu,
+            memory,
+            ..Cgroup::default()
+        },
+    };
+    Some((id, figures))
+}
+
+/// containerd and CRI-O both tell these two under `info`, as JSON.
+fn sandbox(info: &BTreeMap<String, String>) -> Sandbox {
+    let told: serde_json::Value = info
+        .get("info")
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let pid = told["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    Sandbox {
+        pid: pid.filter(|pid| *pid > 0),
+        image: told["image"].as_str().unwrap_or_default().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_runtime_tells() {
+        let number = |value| Some(v1::UInt64Value { value });
+        let stats = v1::ContainerStats {
+            attributes: Some(v1::ContainerAttributes {
+                id: "c1".into(),
+                ..Default::default()
+            }),
+            cpu: Some(v1::CpuUsage {
+                usage_core_nano_seconds: number(5),
+                usage_nano_cores: number(2),
+                ..Default::default()
+            }),
+            memory: Some(v1::MemoryUsage {
+                working_set_bytes: number(7),
+                ..Default::default()
+            }),
+            writable_layer: Some(v1::FilesystemUsage {
+                used_bytes: number(4096),
+                inodes_used: number(3),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let (id, figures) = container(stats).unwrap();
+        assert_eq!(id, "c1");
+        let (bytes, inodes) = (4096, 3);
+        assert_eq!(figures.written, Some(Usage { bytes, inodes }));
+        assert_eq!(figures.cgroup.cpu.unwrap().nano_cores, Some(2));
+        assert_eq!(figures.cgroup.memory.unwrap().usage, 7);
+        assert_eq!(container(v1::ContainerStats::default()), None);
+    }
+
+    #[test]
+    fn a_sandbox_in_the_runtimes_words() {
+        let of = |text: &str| sandbox(&BTreeMap::from([("info".to_owned(), text.to_owned())]));
+        let found = of(r#"{"pid": 12, "image": "pause:3", "more": {}}"#);
+        assert_eq!((found.pid, &*found.image), (Some(12), "pause:3"));
+        assert_eq!(of(r#"{"pid": 0}"#), Sandbox::default());
+        assert_eq!(of("no JSON"), Sandbox::default());
+        assert_eq!(sandbox(&BTreeMap::new()), Sandbox::default());
+    }
+}
