@@ -62,6 +62,7 @@ use cluster::ClusterTasks;
 use door::Door;
 use housekeeping::{Housekeeping, Places};
 use network::NetworkReadiness;
+use steps::cgroups::PodCgroups;
 use steps::{StepParts, Steps};
 use sync_loop::{Inputs, Parts, SyncLoop};
 
@@ -230,6 +231,11 @@ impl Agent {
         );
         let classes = ClassTeller::default();
         let accounts = Accounts::new(metrics.workers.clone());
+        let cgroups = PodCgroups::new(
+            deps.cgroups.clone(),
+            config.runtime.resources.pod_rules(),
+            config.runtime.resources.class_rules(),
+        );
         let runtime = PodRuntime::build(
             config.runtime,
             RuntimeDeps {
@@ -256,7 +262,7 @@ impl Agent {
             observer: observer_handle.clone(),
             runtime,
             volumes: volumes.clone(),
-            cgroups: deps.cgroups.clone(),
+            cgroups,
             objects: deps.referents.objects.clone(),
             gc,
             desired: desired.clone(),

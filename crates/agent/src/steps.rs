@@ -1,6 +1,7 @@
 //! The steps of a pod worker: bring a pod towards its spec, stop it, release what it held. Each is
 //! done from the start every time and may be cut off at any point; the runtime and the disk remember.
 
+pub(crate) mod cgroups;
 pub(crate) mod garbage;
 
 use std::collections::BTreeMap;
@@ -14,12 +15,12 @@ use krablet_core::start::StartErrors;
 use krablet_core::status::{self, NodeFacts, StatusInputs};
 use krablet_core::worker::{Desired, Outcome, StatusOverride, Step, Work};
 use krablet_events::{Recorder, Subject, reason};
-use krablet_linux::{Cgroups, WallClock};
+use krablet_linux::WallClock;
 use krablet_objects::Objects;
 use krablet_observer::ObserverHandle;
 use krablet_pod::api::{Pod, PodSpec, PodStatus};
 use krablet_pod::observed::ObservedPod;
-use krablet_pod::qos::{QosClass, qos_class};
+use krablet_pod::qos::qos_class;
 use krablet_pod::{PodRef, PodUid, Ticket};
 use krablet_probes::ProbesHandle;
 use krablet_runtime::gc::ContainerGc;
@@ -36,6 +37,8 @@ use crate::held_volumes::HeldVolumes;
 use crate::mono::MonoClock;
 use crate::network::NetworkReadiness;
 use crate::pod_set::DesiredPods;
+
+use cgroups::PodCgroups;
 
 /// How a step ended.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +70,7 @@ pub(crate) struct StepParts {
     pub(crate) observer: ObserverHandle,
     pub(crate) runtime: PodRuntime,
     pub(crate) volumes: Arc<Volumes>,
-    pub(crate) cgroups: Arc<dyn Cgroups>,
+    pub(crate) cgroups: PodCgroups,
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) gc: ContainerGc,
     pub(crate) desired: DesiredPods,
@@ -192,13 +195,19 @@ impl Steps {
             }
             return Outcome::Terminal;
         }
-        if self.needs_sandbox(pod, &observed)
+        let needs_sandbox = self.needs_sandbox(pod, &observed);
+        if needs_sandbox
             && !is_host_network(pod)
             && let Err(e) = self.parts.network.check().await
         {
             let message = format!("network is not ready: {e}");
             self.warn(pod_ref, reason::NETWORK_NOT_READY, message);
             return Outcome::NetworkNotReady;
+        }
+        let qos = qos_class(pod.spec.as_ref().unwrap_or(&PodSpec::default()));
+        self.weigh_classes_once().await;
+        if needs_sandbox && !self.make_cgroup(pod, pod_ref, qos).await {
+            return Outcome::Failed;
         }
         let set_up = match self.parts.volumes.set_up(pod).await {
             Ok(set_up) => set_up,
@@ -215,7 +224,6 @@ impl Steps {
         let renew_at = set_up.renew_at.map(|at| self.mono_at(at));
         self.parts.probes.set_pod(pod, &observed, &status);
         let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
-        let qos = qos_class(pod.spec.as_ref().unwrap_or(&PodSpec::default()));
         let result = self
             .parts
             .runtime
@@ -224,7 +232,7 @@ impl Steps {
                 observed: &observed,
                 verdicts: &verdicts,
                 volumes: &volume_sources(set_up.mounts),
-                cgroup_parent: &self.parts.cgroups.cgroup_parent(&pod_ref.uid, qos),
+                cgroup_parent: &self.parts.cgroups.parent(&pod_ref.uid, qos),
                 on_sandbox_ready: &|_| self.sandbox_is_ready(pod, pod_ref, &observed),
                 on_killed: &|| Box::pin(self.tell_ends(pod, pod_ref)),
                 cancel,
@@ -445,14 +453,6 @@ impl Steps {
             self.warn(pod_ref, reason::FAILED_SYNC, text);
         }
         released.is_ok()
-    }
-
-    async fn release_cgroup(&self, uid: &PodUid, qos: QosClass) -> bool {
-        let removed = self.parts.cgroups.remove(uid, qos).await;
-        if let Err(e) = &removed {
-            warn!(podUID = %uid, err = %e, "Could not remove the cgroup of a pod, will retry");
-        }
-        removed.is_ok()
     }
 }
 

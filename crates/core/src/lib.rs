@@ -5,6 +5,7 @@
 pub mod actions;
 pub mod admission;
 pub mod backoff;
+pub mod cgroups;
 pub mod gc;
 pub mod image_gc;
 pub mod logs;
@@ -17,6 +18,7 @@ pub mod restart;
 pub mod start;
 pub mod status;
 pub mod termination;
+pub mod user_namespaces;
 pub mod worker;
 
 pub use mono::Mono;

@@ -107,17 +107,22 @@ pub fn wants_start(
     }
 }
 
-/// The instance that stands for a container: the newest running one if any runs, else the newest.
-/// Order among instances comes from the runtime's clock, which may have been set back, and a
-/// running container must never be hidden behind a dead one.
+/// The instance that stands for a container: the newest running one if any runs, since a
+/// running container must never be hidden behind a dead one; else the newest. One that was made
+/// to follow the newest that ran, and was not started yet, stands for it: it was wanted though the
+/// other had ended in a way its policy calls final, as after a change of its image.
 pub fn current_instance<'a>(
     observed: &'a ObservedPod,
     name: &'a str,
 ) -> Option<&'a krablet_pod::observed::ObservedContainer> {
-    observed
-        .instances(name)
-        .find(|c| c.is_running())
-        .or_else(|| observed.newest(name))
+    let running = observed.instances(name).find(|c| c.is_running());
+    running.or_else(|| {
+        let newest = observed.newest(name)?;
+        let mut instances = observed.instances(name);
+        let next =
+            instances.find(|c| c.state == ContainerState::Created && c.attempt > newest.attempt);
+        next.or(Some(newest))
+    })
 }
 
 /// The exit code as seen; 0 for a container the runtime says nothing of.

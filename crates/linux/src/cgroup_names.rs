@@ -56,6 +56,28 @@ impl CgroupNames {
         self.path(&self.class_parts(qos))
     }
 
+    /// The cgroup of a class by its plain parts, whatever the driver makes of them.
+    pub fn plain_class(&self, qos: QosClass) -> String {
+        self.class_parts(qos).join("/")
+    }
+
+    /// A cgroup that the user named, as a path below the hierarchy's mount point. With systemd a slice
+    /// stands for itself and those above it.
+    pub fn given(&self, name: &str) -> String {
+        let last = name.rsplit('/').next().unwrap_or_default();
+        match (self.driver, last.strip_suffix(SLICE)) {
+            (CgroupDriver::Systemd, slice) => {
+                let parts = slice.unwrap_or(last).split('-').map(str::to_owned);
+                slice_path(&parts.collect::<Vec<_>>())
+            }
+            (CgroupDriver::Cgroupfs, _) => {
+                let parts = name.split('/');
+                let parts = parts.filter(|part| !part.is_empty() && *part != "." && *part != "..");
+                format!("/{}", parts.collect::<Vec<_>>().join("/"))
+            }
+        }
+    }
+
     /// The pod's cgroup as a path below the hierarchy's mount point; this is also what the
     /// runtime is told as cgroup parent. Empty when pods have no cgroups of their own.
     pub fn pod(&self, uid: &PodUid, qos: QosClass) -> String {
@@ -210,6 +232,35 @@ mod tests {
     fn without_cgroups_per_qos_pods_have_none() {
         let names = CgroupNames::new(CgroupDriver::Cgroupfs, "/x", false);
         assert_eq!(names.pod(&UID.into(), QosClass::Burstable), "");
+    }
+
+    #[test]
+    fn names_that_users_give() {
+        use CgroupDriver::*;
+        for (driver, given, path) in [
+            (Cgroupfs, "/system", "/system"),
+            (Cgroupfs, "a/../b/", "/a/b"),
+            (Systemd, "system.slice", "/system.slice"),
+            (
+                Systemd,
+                "/kube.slice/kube-reserved.slice",
+                "/kube.slice/kube-reserved.slice",
+            ),
+            (
+                Systemd,
+                "/kube-reserved.slice",
+                "/kube.slice/kube-reserved.slice",
+            ),
+            (Systemd, "/system", "/system.slice"),
+        ] {
+            let names = CgroupNames::new(driver, "", true);
+            assert_eq!(names.given(given), path, "{driver:?} {given}");
+        }
+        let names = CgroupNames::new(Systemd, "/a-b", true);
+        assert_eq!(
+            names.plain_class(QosClass::Burstable),
+            "a-b/kubepods/burstable"
+        );
     }
 
     #[test]

@@ -1,23 +1,35 @@
-//! Pods' cgroups: what the runtime is told as parent, which are there, and their removal.
+//! Pods' cgroups: what the runtime is told as parent, their limits, which are there, and their removal.
+
+mod dbus;
+mod hierarchy;
+mod settings;
+mod systemd;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use krablet_pod::PodUid;
+use krablet_pod::cgroups::CgroupLimits;
 use krablet_pod::qos::QosClass;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::warn;
 
 use crate::cgroup_names::{CLASSES, CgroupDriver, CgroupNames};
+use crate::facts::parse::huge_page_size;
 use crate::failure::{blocking, naming};
-use crate::mountinfo::{self, MountInfo};
+use crate::mountinfo;
+
+use hierarchy::Hierarchy;
+use systemd::Systemd;
 
 /// Where every distribution mounts cgroups.
 const MOUNT: &str = "/sys/fs/cgroup";
+const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 /// How often a cgroup is emptied by force before its removal is given up for now.
 const KILLS: usize = 10;
 /// What a killed process may need to be gone.
@@ -35,6 +47,11 @@ pub enum CgroupVersion {
 pub trait Cgroups: Send + Sync {
     /// The pod's cgroup in the words of the runtime's sandbox configuration.
     fn cgroup_parent(&self, uid: &PodUid, qos: QosClass) -> String;
+    /// Makes the pod's cgroup, or finds it, and gives it its limits. One that the kernel refuses is told
+    /// in the log, for the others are better than none.
+    async fn create(&self, uid: &PodUid, qos: QosClass, limits: &CgroupLimits) -> io::Result<()>;
+    /// Gives limits to the cgroup of all pods of a class. That of Guaranteed pods holds the others.
+    async fn limit_class(&self, qos: QosClass, limits: &CgroupLimits) -> io::Result<()>;
     /// True if any hierarchy holds the pod's cgroup.
     async fn exists(&self, uid: &PodUid, qos: QosClass) -> io::Result<bool>;
     /// Removes the pod's cgroup and those below it from every hierarchy. Absent is fine; one with
@@ -49,7 +66,11 @@ pub trait Cgroups: Send + Sync {
 pub struct HostCgroups {
     names: CgroupNames,
     version: CgroupVersion,
-    hierarchies: Vec<PathBuf>,
+    hierarchies: Arc<[Hierarchy]>,
+    /// Sizes of huge pages the kernel offers, in bytes.
+    page_sizes: Arc<[u64]>,
+    /// With its driver, and if it runs.
+    systemd: Option<Arc<Systemd>>,
 }
 
 impl HostCgroups {
@@ -59,13 +80,18 @@ impl HostCgroups {
         blocking(move || {
             let version = version()?;
             let hierarchies = match version {
-                CgroupVersion::V2 => vec![PathBuf::from(MOUNT)],
-                CgroupVersion::V1 => hierarchies(&mountinfo::read()?),
+                CgroupVersion::V2 => vec![Hierarchy::unified()?],
+                CgroupVersion::V1 => hierarchy::of_table(&mountinfo::read()?),
             };
             Ok(Self {
                 names,
                 version,
-                hierarchies,
+                hierarchies: hierarchies.into(),
+                page_sizes: page_sizes().into(),
+                systemd: (driver == CgroupDriver::Systemd)
+                    .then(|| Systemd::find(version))
+                    .flatten()
+                    .map(Arc::new),
             })
         })
         .await
@@ -75,11 +101,118 @@ impl HostCgroups {
         self.version
     }
 
+    /// Whether pods have cgroups of their own.
+    pub fn per_qos(&self) -> bool {
+        self.names.per_qos()
+    }
+
+    /// Sizes of huge pages the kernel offers, in bytes.
+    pub fn page_sizes(&self) -> &[u64] {
+        &self.page_sizes
+    }
+
+    /// The cgroup of a class as messages tell it: `["kubepods" "burstable"]`.
+    pub fn class_name(&self, qos: QosClass) -> String {
+        hierarchy::quoted(&self.names.plain_class(qos))
+    }
+
+    /// Whether the kernel counts swap by cgroup.
+    pub async fn limits_swap(&self) -> bool {
+        let (version, hierarchies) = (self.version, self.hierarchies.clone());
+        let look = move || Ok(hierarchy::limits_swap(version, &hierarchies));
+        blocking(look).await.unwrap_or(false)
+    }
+
+    /// Whether the cgroup of a class is there in full.
+    pub async fn has_class(&self, qos: QosClass) -> bool {
+        let (version, hierarchies) = (self.version, self.hierarchies.clone());
+        let name = self.names.class(qos);
+        let look = move || Ok(hierarchy::check(version, &hierarchies, &name).is_ok());
+        blocking(look).await.unwrap_or(false)
+    }
+
+    /// Makes the cgroup of a class, or finds it, and gives it its limits.
+    pub async fn create_class(&self, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {
+        self.make(self.names.class(qos), limits.clone()).await
+    }
+
+    /// Gives limits to the cgroup that holds all pods.
+    pub async fn limit_all(&self, limits: &CgroupLimits) -> io::Result<()> {
+        let name = self.names.class(QosClass::Guaranteed);
+        self.set(name, limits.clone()).await
+    }
+
+    /// Gives limits to a cgroup that others made, which the user names: a path, or a slice with the
+    /// systemd driver. Fails if it is not there.
+    pub async fn limit_existing(&self, given: &str, limits: &CgroupLimits) -> io::Result<()> {
+        let name = self.names.given(given);
+        let (version, hierarchies) = (self.version, self.hierarchies.clone());
+        let checked = name.clone();
+        blocking(move || {
+            let there = hierarchy::check(version, &hierarchies, &checked);
+            there.map_err(|why| io::Error::new(io::ErrorKind::NotFound, why))
+        })
+        .await?;
+        self.set(name, limits.clone()).await
+    }
+
+    /// Limits that are refused are told in the log.
+    async fn make(&self, name: String, limits: CgroupLimits) -> io::Result<()> {
+        let this = self.clone();
+        blocking(move || {
+            if let Some(systemd) = &this.systemd
+                && let Err(e) = systemd.start(&name, &limits)
+            {
+                warn!(cgroup = name, err = %e, "Could not tell systemd of a slice");
+            }
+            hierarchy::make(this.version, &this.hierarchies, &name)?;
+            if let Err(e) = this.write(&name, &limits) {
+                warn!(cgroup = name, err = %e, "Could not set all limits of a cgroup");
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn set(&self, name: String, limits: CgroupLimits) -> io::Result<()> {
+        let this = self.clone();
+        blocking(move || {
+            if let Some(systemd) = &this.systemd
+                && let Err(e) = systemd.set(&name, &limits)
+            {
+                warn!(cgroup = name, err = %e, "Could not tell systemd of the limits of a slice");
+            }
+            this.write(&name, &limits)
+        })
+        .await
+    }
+
+    /// A class may already use more memory than it is to have: then it may have no more than it uses.
+    async fn limit_used(&self, name: String, limits: &CgroupLimits) -> io::Result<()> {
+        let set = self.set(name.clone(), limits.clone()).await;
+        let busy = set
+            .as_ref()
+            .is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy);
+        let (true, Some(wanted)) = (busy, limits.memory) else {
+            return set;
+        };
+        let this = self.clone();
+        let mut limits = limits.clone();
+        blocking(move || {
+            let used = hierarchy::memory_used(this.version, &this.hierarchies, &name)?;
+            limits.memory = Some(used.max(wanted));
+            this.write(&name, &limits)
+        })
+        .await
+    }
+
+    fn write(&self, name: &str, limits: &CgroupLimits) -> io::Result<()> {
+        let settings = settings::settings(self.version, limits, &self.page_sizes);
+        hierarchy::write(self.version, &self.hierarchies, name, &settings)
+    }
+
     fn dirs(&self, name: &str) -> Vec<PathBuf> {
-        self.hierarchies
-            .iter()
-            .map(|h| h.join(name.trim_start_matches('/')))
-            .collect()
+        self.hierarchies.iter().map(|h| h.dir(name)).collect()
     }
 
     fn pod_dirs(&self, uid: &PodUid, qos: QosClass) -> Vec<PathBuf> {
@@ -88,6 +221,18 @@ impl HostCgroups {
             false => Vec::new(),
         }
     }
+}
+
+/// Of huge pages the kernel offers, in bytes.
+fn page_sizes() -> Vec<u64> {
+    let entries = std::fs::read_dir(HUGE_PAGES)
+        .into_iter()
+        .flatten()
+        .flatten();
+    let size = |name: std::ffi::OsString| huge_page_size(name.to_str()?);
+    let mut sizes: Vec<u64> = entries.filter_map(|e| size(e.file_name())).collect();
+    sizes.sort_unstable();
+    sizes
 }
 
 fn version() -> io::Result<CgroupVersion> {
@@ -99,24 +244,24 @@ fn version() -> io::Result<CgroupVersion> {
     })
 }
 
-/// Mount points of all hierarchies, each once however often it is mounted.
-fn hierarchies(table: &[MountInfo]) -> Vec<PathBuf> {
-    let mut by_device: BTreeMap<&str, &Path> = BTreeMap::new();
-    for mount in table {
-        let cgroup = matches!(mount.fs_type.as_str(), "cgroup" | "cgroup2");
-        if cgroup && mount.point.starts_with(MOUNT) {
-            by_device.entry(&mount.device).or_insert(&mount.point);
-        }
-    }
-    let mut points: Vec<PathBuf> = by_device.into_values().map(Path::to_owned).collect();
-    points.sort();
-    points
-}
-
 #[async_trait]
 impl Cgroups for HostCgroups {
     fn cgroup_parent(&self, uid: &PodUid, qos: QosClass) -> String {
         self.names.pod(uid, qos)
+    }
+
+    async fn create(&self, uid: &PodUid, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {
+        match self.names.per_qos() {
+            true => self.make(self.names.pod(uid, qos), limits.clone()).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn limit_class(&self, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {
+        match self.names.per_qos() {
+            true => self.limit_used(self.names.class(qos), limits).await,
+            false => Ok(()),
+        }
     }
 
     async fn exists(&self, uid: &PodUid, qos: QosClass) -> io::Result<bool> {
@@ -134,6 +279,16 @@ impl Cgroups for HostCgroups {
 
     async fn remove(&self, uid: &PodUid, qos: QosClass) -> io::Result<()> {
         let dirs = self.pod_dirs(uid, qos);
+        if dirs.is_empty() {
+            return Ok(());
+        }
+        if let Some(systemd) = self.systemd.clone() {
+            let name = self.names.pod(uid, qos);
+            let stopped = blocking(move || systemd.stop(&name)).await;
+            if let Err(e) = stopped {
+                warn!(podUID = %uid, err = %e, "Could not make systemd stop a pod's slice");
+            }
+        }
         let attempt = async |force: bool| {
             let dirs = dirs.clone();
             blocking(move || {
@@ -255,7 +410,16 @@ mod tests {
         HostCgroups {
             names: CgroupNames::new(driver, "/", true),
             version: CgroupVersion::V1,
-            hierarchies: dirs.iter().map(|d| d.to_path_buf()).collect(),
+            hierarchies: dirs
+                .iter()
+                .map(|d| Hierarchy {
+                    mount: d.to_path_buf(),
+                    controllers: Vec::new(),
+                    unified: false,
+                })
+                .collect(),
+            page_sizes: Arc::default(),
+            systemd: None,
         }
     }
 
@@ -288,30 +452,6 @@ mod tests {
         removed.unwrap();
         assert!(matches!(ended, Ok(Some(_))), "{ended:?}");
         assert!(!inner.exists());
-    }
-
-    #[test]
-    fn each_hierarchy_once() {
-        let table = mountinfo::parse(
-            b"1 0 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
-              2 1 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
-              3 1 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
-              4 1 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
-              5 1 0:30 / /sys/fs/cgroup/memory2 rw - cgroup cgroup rw,memory\n\
-              6 1 0:31 / /run/container/cgroup/pids rw - cgroup cgroup rw,pids\n",
-        );
-        let points: Vec<_> = hierarchies(&table)
-            .into_iter()
-            .map(|p| p.display().to_string())
-            .collect();
-        assert_eq!(
-            points,
-            [
-                "/sys/fs/cgroup/cpu,cpuacct",
-                "/sys/fs/cgroup/memory",
-                "/sys/fs/cgroup/unified"
-            ]
-        );
     }
 
     #[tokio::test]
@@ -387,12 +527,27 @@ mod tests {
             .unwrap();
         let uid = PodUid::from("0f-1");
         let name = cgroups.cgroup_parent(&uid, QosClass::Burstable);
+        let limits = CgroupLimits {
+            cpu_shares: Some(512),
+            pids: Some(77),
+            ..CgroupLimits::default()
+        };
+        let made = cgroups.create(&uid, QosClass::Burstable, &limits).await;
         let child = format!("{name}/container");
-        if let Err(e) = cgroups.dirs(&child).iter().try_for_each(fs::create_dir_all) {
+        let child = cgroups.dirs(&child);
+        let mut child = child
+            .iter()
+            .filter(|c| c.parent().is_some_and(Path::exists));
+        if let Err(e) = made.and_then(|()| child.try_for_each(fs::create_dir)) {
             println!("skipped: cannot make a cgroup: {e}");
             let _ = cgroups.dirs(&root).iter().try_for_each(|d| remove_below(d));
             return;
         }
+        let pids: Vec<_> = cgroups
+            .dirs(&name)
+            .iter()
+            .filter_map(|dir| fs::read_to_string(dir.join("pids.max")).ok())
+            .collect();
         let listed = cgroups.list_pods().await;
         let removed = cgroups.remove(&uid, QosClass::Burstable).await;
         let left = cgroups.exists(&uid, QosClass::Burstable).await;
@@ -400,6 +555,7 @@ mod tests {
             remove_below(&dir).unwrap();
         }
         assert_eq!(listed.unwrap(), [(uid, QosClass::Burstable)]);
+        assert!(pids.iter().all(|p| p.trim() == "77"), "{pids:?}");
         removed.unwrap();
         assert!(!left.unwrap());
     }

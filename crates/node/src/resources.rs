@@ -55,6 +55,19 @@ impl Reservations {
         })
     }
 
+    /// What is wrong if more is kept than there is.
+    pub fn overdrawn(&self, capacity: &Resources) -> Option<String> {
+        let more = capacity.iter().filter_map(|(name, amount)| {
+            let kept = self.of(name, *amount);
+            (kept > *amount).then(|| {
+                format!("Resource {name:?} has a reservation of {kept} but capacity of {amount}. Expected capacity >= reservation.")
+            })
+        });
+        let more: Vec<String> = more.collect();
+        let text = || format!("invalid Node Allocatable configuration. {}", more.join(" "));
+        (!more.is_empty()).then(text)
+    }
+
     /// Of one resource, of which there is so much.
     fn of(&self, name: &str, capacity: Quantity) -> Quantity {
         let threshold = match name {
@@ -320,6 +333,23 @@ mod tests {
         ] {
             assert!(Reservations::parse(&kube, &none, &hard).is_err());
         }
+    }
+
+    #[test]
+    fn more_kept_than_there_is() {
+        let capacity = capacity(&machine(), &NodeConfig::new("n"));
+        let parse = |cpu: &str, memory: &str| {
+            let kube = texts(&[("cpu", cpu)]);
+            Reservations::parse(&kube, &texts(&[]), &texts(&[("memory.available", memory)]))
+                .unwrap()
+        };
+        assert_eq!(parse("2", "10%").overdrawn(&capacity), None);
+        assert_eq!(
+            parse("3", "9Gi").overdrawn(&capacity).unwrap(),
+            "invalid Node Allocatable configuration. \
+             Resource \"cpu\" has a reservation of 3 but capacity of 2. Expected capacity >= reservation. \
+             Resource \"memory\" has a reservation of 9Gi but capacity of 8148548Ki. Expected capacity >= reservation."
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! seen to hold of it. Every other room speaks these words; this room knows none of them.
 
 pub mod allocation;
+pub mod cgroups;
 pub mod containers;
 pub mod downward;
 pub mod hash;

@@ -83,6 +83,14 @@ impl Quantity {
             format,
         }
     }
+
+    pub fn saturating_sub(self, other: Self) -> Self {
+        let negative = Self {
+            nano: -other.nano,
+            ..other
+        };
+        self.saturating_add(negative)
+    }
 }
 
 impl PartialEq for Quantity {
@@ -218,7 +226,7 @@ fn scaled(whole: &str, fraction: &str, scale: Scale) -> i128 {
             return i128::from(inexact);
         }
     }
-    mantissa + i128::from(inexact)
+    mantissa.saturating_add(i128::from(inexact))
 }
 
 /// The canonical form: the largest suffix that leaves a whole number.
@@ -300,6 +308,8 @@ mod tests {
     fn huge_and_tiny_numbers_are_capped_not_lost() {
         let huge: Quantity = format!("{}E", "9".repeat(60)).parse().unwrap();
         assert_eq!(huge.value(), i64::MAX);
+        let full: Quantity = format!("{}.1Ei", "9".repeat(60)).parse().unwrap();
+        assert_eq!(full.value(), i64::MAX);
         let big_exponent: Quantity = "1e2147483647".parse().unwrap();
         assert_eq!(big_exponent.value(), i64::MAX);
         let tiny: Quantity = "1e-2147483640".parse().unwrap();

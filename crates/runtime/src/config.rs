@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use krablet_core::cgroups::{ClassRules, PodRules};
 use krablet_core::image_gc::ImageGcPolicy;
+use krablet_core::user_namespaces::IdSpace;
 use krablet_cri::{ImageService, RuntimeService};
 use krablet_events::Recorder;
 use krablet_images::{Keychain, PullRecords, Verification};
@@ -39,6 +41,8 @@ pub struct DnsSettings {
     pub cluster_domain: String,
     /// The node's resolver file; none disables host lookups.
     pub resolv_conf: Option<PathBuf>,
+    /// Pods may say their hostname themselves (gate `HostnameOverride`).
+    pub hostname_override: bool,
 }
 
 /// What the node is and has.
@@ -59,6 +63,10 @@ pub struct NodeFacts {
     pub cgroup_v2: bool,
     /// The kernel limits swap by cgroup.
     pub swap_controller: bool,
+    /// Bytes of swap.
+    pub swap_capacity: i64,
+    /// The ids that pods with users of their own share out.
+    pub id_space: IdSpace,
 }
 
 /// How resources of a spec become limits.
@@ -68,6 +76,46 @@ pub struct ResourceSettings {
     pub cpu_cfs_quota_period: Duration,
     /// `Some(false)`: an out-of-memory kill takes all processes of a container (cgroup v2).
     pub single_process_oom_kill: Option<bool>,
+    /// The gate PodLevelResources.
+    pub pod_level: bool,
+    /// `podPidsLimit`, if it limits.
+    pub pids: Option<i64>,
+    /// Pods may use a share of the node's swap: `LimitedSwap`, with its gate.
+    pub limited_swap: bool,
+    /// The gate MemoryQoS on cgroup v2.
+    pub memory_qos: Option<MemoryQos>,
+    /// `qosReserved` of memory with its gate: percentage, and the bytes all pods may have.
+    pub reserved_memory: Option<(i64, i64)>,
+}
+
+/// Protection and throttling of memory between request and limit.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryQos {
+    /// `memoryThrottlingFactor`.
+    pub throttling: f64,
+    /// The policy TieredReservation.
+    pub protect: bool,
+}
+
+impl ResourceSettings {
+    pub fn pod_rules(&self) -> PodRules {
+        PodRules {
+            cpu_cfs_quota: self.cpu_cfs_quota,
+            cpu_cfs_quota_period: self.cpu_cfs_quota_period,
+            pod_level: self.pod_level,
+            pids: self.pids,
+            protect_memory: self.memory_qos.is_some_and(|m| m.protect),
+        }
+    }
+
+    pub fn class_rules(&self) -> ClassRules {
+        ClassRules {
+            pod_level: self.pod_level,
+            reserved_memory: self.reserved_memory,
+            memory_qos: self.memory_qos.is_some(),
+            protect_memory: self.memory_qos.is_some_and(|m| m.protect),
+        }
+    }
 }
 
 impl Default for ResourceSettings {
@@ -76,6 +124,11 @@ impl Default for ResourceSettings {
             cpu_cfs_quota: true,
             cpu_cfs_quota_period: Duration::from_millis(100),
             single_process_oom_kill: None,
+            pod_level: true,
+            pids: None,
+            limited_swap: false,
+            memory_qos: None,
+            reserved_memory: None,
         }
     }
 }

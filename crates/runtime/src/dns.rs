@@ -1,10 +1,16 @@
 //! The resolver settings of a pod, from its policy, the cluster's and the node's.
 
+use std::path::Path;
+
 use krablet_cri::v1;
+use krablet_events::{Recorder, Subject};
+use krablet_linux::Files;
 use krablet_pod::api::{Pod, PodDNSConfigOption};
 
 use crate::config::DnsSettings;
 
+/// The reason of events about the node's resolver file.
+const CHECK_LIMITS: &str = "CheckLimitsForResolvConf";
 const MAX_NAMESERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
@@ -46,6 +52,52 @@ pub fn parse_resolv_conf(text: &str) -> Result<ResolvConf, String> {
         }
     }
     Ok(conf)
+}
+
+/// What in the node's own resolver file would not fit into every pod's, in words.
+pub(crate) fn beyond_limits(
+    path: &Path,
+    host: &ResolvConf,
+    cluster_domain: &str,
+) -> Option<String> {
+    let path = path.display();
+    // Three domains of the cluster come before the node's.
+    let most = match cluster_domain.is_empty() {
+        true => MAX_SEARCHES,
+        false => MAX_SEARCHES - 3,
+    };
+    if host.searches.len() > most {
+        return Some(format!(
+            "Resolv.conf file '{path}' contains search line consisting of more than {most} domains!"
+        ));
+    }
+    if host.searches.iter().any(|s| s.len() > MAX_SEARCH_DOMAIN) {
+        return Some(format!(
+            "Resolv.conf file \"{path}\" contains a search path which length is more than allowed {MAX_SEARCH_DOMAIN} chars!"
+        ));
+    }
+    (host.searches.join(" ").len() > MAX_SEARCH_CHARS).then(|| {
+        format!(
+            "Resolv.conf file '{path}' contains search line which length is more than allowed {MAX_SEARCH_CHARS} chars!"
+        )
+    })
+}
+
+/// Tells the cluster when the node's resolver file cannot be read or is too much for pods.
+pub async fn check_node_resolver(settings: &DnsSettings, files: &dyn Files, recorder: &Recorder) {
+    let Some(path) = &settings.resolv_conf else {
+        return;
+    };
+    let told = match files.read(path, RESOLV_CONF_LIMIT).await {
+        Ok(bytes) => match parse_resolv_conf(&String::from_utf8_lossy(&bytes)) {
+            Ok(host) => beyond_limits(path, &host, &settings.cluster_domain),
+            Err(why) => Some(why),
+        },
+        Err(why) => Some(format!("open {}: {why}", path.display())),
+    };
+    if let Some(text) = told {
+        recorder.warning(Subject::Node, CHECK_LIMITS, text);
+    }
 }
 
 fn option_name(option: &str) -> &str {
@@ -207,6 +259,7 @@ fn fit_limits(config: &mut v1::DnsConfig, warnings: &mut Vec<DnsWarning>) {
 mod tests {
     use super::*;
     use krablet_pod::api::{PodDNSConfig, PodSpec};
+    use proptest::prelude::*;
 
     fn host() -> ResolvConf {
         parse_resolv_conf(
@@ -220,6 +273,7 @@ mod tests {
             cluster_dns: cluster_dns.iter().map(|s| s.to_string()).collect(),
             cluster_domain: "cluster.local".into(),
             resolv_conf: Some("/etc/resolv.conf".into()),
+            ..DnsSettings::default()
         }
     }
 
@@ -315,6 +369,66 @@ mod tests {
             .collect();
         let (got, _) = pod_dns(&pod("Default", false), &settings(&[]), &[], &wide);
         assert_eq!(got.searches.len(), 10);
+    }
+
+    #[test]
+    fn a_node_whose_own_file_is_too_much_is_told_of() {
+        let told = |searches: Vec<String>, domain: &str| {
+            let host = ResolvConf {
+                searches,
+                ..ResolvConf::default()
+            };
+            beyond_limits(Path::new("/r"), &host, domain)
+        };
+        let many = |count: usize, length: usize| vec!["x".repeat(length); count];
+        assert_eq!(told(many(29, 5), "c"), None);
+        assert_eq!(told(many(32, 5), ""), None);
+        assert_eq!(
+            told(many(30, 5), "c").unwrap(),
+            "Resolv.conf file '/r' contains search line consisting of more than 29 domains!"
+        );
+        assert_eq!(
+            told(many(1, 254), "c").unwrap(),
+            "Resolv.conf file \"/r\" contains a search path which length is more than allowed 253 chars!"
+        );
+        assert_eq!(
+            told(many(9, 253), "c").unwrap(),
+            "Resolv.conf file '/r' contains search line which length is more than allowed 2048 chars!"
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever the file says, pods get no more than fits, and all of it comes from the file.
+        #[test]
+        fn any_file_is_read_and_made_to_fit(text in "((nameserver|search|options|#|;)?[ \t]?[a-z.:0-9 \t]{0,40}\n|\\PC{0,12}){0,60}") {
+            if let Ok(host) = parse_resolv_conf(&text) {
+                for word in host.nameservers.iter().chain(&host.searches).chain(&host.options) {
+                    prop_assert!(text.contains(word.as_str()), "{word}");
+                }
+                let (got, _) = pod_dns(&pod("Default", false), &settings(&[]), &[], &host);
+                prop_assert!(got.servers.len() <= MAX_NAMESERVERS);
+                prop_assert!(got.searches.len() <= MAX_SEARCHES);
+                prop_assert!(got.searches.join(" ").len() <= MAX_SEARCH_CHARS);
+            }
+        }
+
+        /// What was read and is written again reads as the same.
+        #[test]
+        fn a_file_written_again_reads_the_same(
+            nameservers in prop::collection::vec("[0-9a-f:.]{1,12}", 0..5),
+            searches in prop::collection::vec("[a-z]{1,8}(\\.[a-z]{1,8}){0,2}", 0..6),
+            options in prop::collection::btree_map("[a-z]{1,6}", "(:[0-9]{1,2})?", 0..4),
+        ) {
+            let options: Vec<String> = options.into_iter().map(|(k, v)| k + &v).collect();
+            let mut text = String::new();
+            for server in &nameservers {
+                text += &format!("nameserver {server}\n");
+            }
+            text += &format!("search {}\noptions {}\n", searches.join(" "), options.join(" "));
+            prop_assert_eq!(parse_resolv_conf(&text), Ok(ResolvConf { nameservers, searches, options }));
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use krablet_pod::api::{Pod, PodSpec};
 
+use crate::config::DnsSettings;
+
 /// The kernel keeps 64 bytes for a name, one of them for its end.
 const HOSTNAME_MAX: usize = 63;
 const FQDN_MAX: usize = 64;
@@ -13,12 +15,13 @@ pub(crate) struct PodHostname {
     pub domain: String,
 }
 
-pub(crate) fn pod_hostname(pod: &Pod, cluster_domain: &str) -> Result<PodHostname, String> {
+pub(crate) fn pod_hostname(pod: &Pod, dns: &DnsSettings) -> Result<PodHostname, String> {
     let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let default = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&default);
-    if let Some(name) = &spec.hostname_override {
+    let own = spec.hostname_override.as_ref();
+    if let Some(name) = own.filter(|_| dns.hostname_override) {
         return Ok(PodHostname {
             hostname: cut(pod_name, name)?,
             domain: String::new(),
@@ -26,7 +29,7 @@ pub(crate) fn pod_hostname(pod: &Pod, cluster_domain: &str) -> Result<PodHostnam
     }
     let hostname = spec.hostname.as_deref().filter(|h| !h.is_empty());
     let domain = match spec.subdomain.as_deref().filter(|s| !s.is_empty()) {
-        Some(subdomain) => format!("{subdomain}.{namespace}.svc.{cluster_domain}"),
+        Some(subdomain) => format!("{subdomain}.{namespace}.svc.{}", dns.cluster_domain),
         None => String::new(),
     };
     Ok(PodHostname {
@@ -85,8 +88,16 @@ mod tests {
         pod
     }
 
+    fn dns(hostname_override: bool) -> DnsSettings {
+        DnsSettings {
+            cluster_domain: "cluster.local".into(),
+            hostname_override,
+            ..DnsSettings::default()
+        }
+    }
+
     fn names(pod: &Pod) -> (String, String) {
-        let name = pod_hostname(pod, "cluster.local").unwrap();
+        let name = pod_hostname(pod, &dns(true)).unwrap();
         let kernel = kernel_hostname(pod, &name).unwrap();
         (kernel, name.domain)
     }
@@ -131,7 +142,32 @@ mod tests {
                 ..PodSpec::default()
             },
         );
-        let name = pod_hostname(&p, "cluster.local").unwrap();
-        assert!(kernel_hostname(&p, &name).is_err());
+        let name = pod_hostname(&p, &dns(true)).unwrap();
+        assert_eq!(
+            kernel_hostname(&p, &name).unwrap_err(),
+            format!(
+                "failed to construct FQDN from pod hostname and cluster domain, FQDN {}.sub.ns.svc.cluster.local is too long (64 characters is the max, 85 characters requested)",
+                "a".repeat(60)
+            )
+        );
+    }
+
+    #[test]
+    fn a_name_of_its_own_stands_alone_behind_its_gate() {
+        let p = pod(
+            "web",
+            PodSpec {
+                hostname: Some("front".into()),
+                hostname_override: Some("db.example".into()),
+                ..PodSpec::default()
+            },
+        );
+        let found = |on: bool| pod_hostname(&p, &dns(on)).unwrap();
+        assert_eq!(found(true).hostname, "db.example");
+        assert_eq!(
+            (found(true).domain, found(false).domain),
+            Default::default()
+        );
+        assert_eq!(found(false).hostname, "front");
     }
 }

@@ -54,6 +54,25 @@ fn push_aliases(text: &mut String, aliases: &[HostAlias]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Nothing of the node's own file is lost or changed, and every alias has a line.
+        #[test]
+        fn any_node_file_is_kept(
+            file in "(\\PC{0,20}\n?){0,20}",
+            names in prop::collection::vec("[a-z]{1,5}", 0..4),
+        ) {
+            let alias = HostAlias { ip: "10.1.1.1".into(), hostnames: Some(names.clone()) };
+            let text = of_node(&file, &[alias]);
+            let rest = text.strip_prefix("# Kubernetes-managed hosts file (host network).\n").unwrap();
+            let added = rest.strip_prefix(file.as_str()).unwrap();
+            let expected = format!("\n# Entries added by HostAliases.\n10.1.1.1\t{}\n", names.join("\t"));
+            prop_assert_eq!(added, expected);
+        }
+    }
 
     fn alias() -> HostAlias {
         HostAlias {

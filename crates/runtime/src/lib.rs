@@ -31,10 +31,11 @@ mod sandbox_config;
 mod security;
 mod start;
 mod sync;
+mod user_namespaces;
 
 pub use config::{
-    DnsSettings, ImageDeps, ImageSettings, NodeFacts, Paths, ResourceSettings, RuntimeConfig,
-    RuntimeDeps,
+    DnsSettings, ImageDeps, ImageSettings, MemoryQos, NodeFacts, Paths, ResourceSettings,
+    RuntimeConfig, RuntimeDeps,
 };
 pub use error::RuntimeError;
 pub use gate::{StartClass, StartGate, StartPermit};

@@ -28,6 +28,8 @@ pub(crate) struct Inner {
     pub images: Images,
     pub hooks: Hooks,
     pub gate: StartGate,
+    /// Held by who gives a range of ids away.
+    pub id_ranges: tokio::sync::Mutex<()>,
     crash_loop: Mutex<CrashLoop>,
 }
 
@@ -39,6 +41,7 @@ impl PodRuntime {
                 images: Images::new(&config.images, &deps),
                 hooks: Hooks::new(&deps),
                 gate: StartGate::new(config.starts_in_flight),
+                id_ranges: tokio::sync::Mutex::default(),
                 crash_loop: Mutex::new(CrashLoop::new(limits)),
                 config,
                 deps,

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use krablet_core::cgroups::{cpu_quota, cpu_shares};
 use krablet_cri::v1::{HugepageLimit, LinuxContainerResources};
 use krablet_pod::api::{Container, Pod, PodSpec, ResourceRequirements};
+use krablet_pod::cgroups::page_size_name;
 use krablet_pod::qos::{QosClass, qos_class};
 use krablet_pod::{Quantity, containers, marks};
 
-use crate::config::{NodeFacts, ResourceSettings};
+use crate::config::{MemoryQos, NodeFacts, ResourceSettings};
 
-const MIN_SHARES: i64 = 2;
-const MAX_SHARES: i64 = 262_144;
-const MIN_QUOTA_MICROS: i64 = 1000;
+const PAGE: i64 = 4096;
 
 /// Last to be killed when memory runs out.
 const GUARANTEED_OOM_SCORE: i64 = -997;
@@ -39,18 +39,6 @@ fn pod_level<'a>(
     resource: &str,
 ) -> Option<Quantity> {
     get(list(spec.resources.as_ref()?).as_ref(), resource)
-}
-
-pub(crate) fn cpu_shares(milli: i64) -> i64 {
-    (milli.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES)
-}
-
-/// Microseconds of CPU time in a period; 0 for no limit.
-pub(crate) fn cpu_quota(milli: i64, period_micros: i64) -> i64 {
-    match milli {
-        0 => 0,
-        milli => (milli.saturating_mul(period_micros) / 1000).max(MIN_QUOTA_MICROS),
-    }
 }
 
 /// Without a request, a CPU limit counts as one.
@@ -103,9 +91,75 @@ pub(crate) fn container_resources(
     resources.oom_score_adj = oom_score_adj(pod, spec, container, node.memory_capacity);
     resources.hugepage_limits = huge_page_limits(spec, container, &node.huge_page_sizes);
     if node.swap_controller {
-        forbid_swap(&mut resources, node.cgroup_v2);
+        match swap_limit(pod, spec, container, settings, node) {
+            Some(bytes) => {
+                let some = ("memory.swap.max".to_string(), bytes.to_string());
+                resources.unified.extend([some]);
+            }
+            None => forbid_swap(&mut resources, node.cgroup_v2),
+        }
+    }
+    if let Some(memory_qos) = settings.memory_qos.filter(|_| node.cgroup_v2) {
+        let unified = memory_files(spec, container, memory_qos, node);
+        resources.unified.extend(unified);
     }
     resources
+}
+
+/// A Burstable container that leaves room between its request and its limit may use a share of the
+/// node's swap, as large as that of the node's memory it asks for.
+fn swap_limit(
+    pod: &Pod,
+    spec: &PodSpec,
+    container: &Container,
+    settings: &ResourceSettings,
+    node: &NodeFacts,
+) -> Option<i64> {
+    let amount = |q: Option<Quantity>| q.map_or(0, Quantity::value);
+    let asked = amount(request(container, "memory"));
+    let limited = amount(limit(container, "memory"));
+    let may = settings.limited_swap
+        && node.cgroup_v2
+        && !marks::is_critical(pod)
+        && qos_class(spec) == QosClass::Burstable
+        && asked != limited;
+    let share = asked as f64 / node.memory_capacity.max(1) as f64;
+    may.then_some((share * node.swap_capacity as f64) as i64)
+}
+
+/// What is asked for is protected, and beyond it the container is slowed down before its limit.
+fn memory_files(
+    spec: &PodSpec,
+    container: &Container,
+    memory_qos: MemoryQos,
+    node: &NodeFacts,
+) -> BTreeMap<String, String> {
+    let asked = request(container, "memory").map_or(0, Quantity::value);
+    let limited = limit(container, "memory").map_or(0, Quantity::value);
+    let mut files = BTreeMap::new();
+    let mut put = |file: &str, bytes: i64| {
+        files.insert(file.to_string(), bytes.to_string());
+    };
+    match (asked != 0 && memory_qos.protect, qos_class(spec)) {
+        (true, QosClass::Guaranteed) => put("memory.min", asked),
+        (true, _) => put("memory.low", asked),
+        (false, _) => {
+            put("memory.min", 0);
+            put("memory.low", 0);
+        }
+    }
+    let most = match limited {
+        0 => node.allocatable.get("memory").map_or(0, |q| q.value()),
+        limited => limited,
+    };
+    if asked != limited && most > 0 {
+        let room = (most - asked) as f64 * memory_qos.throttling;
+        let high = ((asked as f64 + room) / PAGE as f64).floor() as i64 * PAGE;
+        if high > asked {
+            put("memory.high", high);
+        }
+    }
+    files
 }
 
 fn forbid_swap(resources: &mut LinuxContainerResources, cgroup_v2: bool) {
@@ -130,7 +184,8 @@ fn huge_page_limits(spec: &PodSpec, container: &Container, sizes: &[String]) -> 
         for (name, amount) in list {
             let size = name.strip_prefix("hugepages-").map(|s| s.parse());
             if let (Some(Ok(size)), Ok(amount)) = (size, amount.0.parse::<Quantity>()) {
-                wanted.insert(page_size_name(Quantity::value(size)), amount.value());
+                let size = u64::try_from(Quantity::value(size)).unwrap_or(0);
+                wanted.insert(page_size_name(size), amount.value());
             }
         }
     }
@@ -142,18 +197,6 @@ fn huge_page_limits(spec: &PodSpec, container: &Container, sizes: &[String]) -> 
             limit: u64::try_from(limit(size)).unwrap_or(0),
         })
         .collect()
-}
-
-/// As the kernel's cgroup files name a page size: `2MB`, `1GB`.
-fn page_size_name(bytes: i64) -> String {
-    let units = ["B", "KB", "MB", "GB", "TB", "PB"];
-    let mut size = bytes;
-    let mut unit = 0;
-    while size >= 1024 && size % 1024 == 0 && unit + 1 < units.len() {
-        size /= 1024;
-        unit += 1;
-    }
-    format!("{size}{}", units[unit])
 }
 
 /// A container that stays within its request is killed after those that do not.
@@ -299,28 +342,6 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_quota() {
-        for (milli, shares) in [
-            (0, 2),
-            (1, 2),
-            (100, 102),
-            (1000, 1024),
-            (10_000_000, 262_144),
-        ] {
-            assert_eq!(cpu_shares(milli), shares, "{milli}");
-        }
-        for (milli, quota) in [
-            (0, 0),
-            (1, 1000),
-            (10, 1000),
-            (200, 20_000),
-            (1500, 150_000),
-        ] {
-            assert_eq!(cpu_quota(milli, 100_000), quota, "{milli}");
-        }
-    }
-
-    #[test]
     fn a_containers_numbers() {
         let c = container(
             "c",
@@ -363,6 +384,79 @@ mod tests {
             .map(|(k, v)| format!("{k}={v}"))
             .collect();
         assert_eq!(unified, ["memory.oom.group=1", "memory.swap.max=0"]);
+    }
+
+    fn unified(resources: &LinuxContainerResources) -> Vec<String> {
+        let files = resources.unified.iter();
+        files.map(|(k, v)| format!("{k}={v}")).collect()
+    }
+
+    #[test]
+    fn burstable_containers_may_swap_their_share() {
+        let settings = ResourceSettings {
+            limited_swap: true,
+            ..ResourceSettings::default()
+        };
+        let v2 = NodeFacts {
+            cgroup_v2: true,
+            swap_controller: true,
+            swap_capacity: 8 * GI,
+            ..node()
+        };
+        let asks = container("c", &[("memory", "1Gi")], &[]);
+        let same = container("c", &[("memory", "1Gi")], &[("memory", "1Gi")]);
+        let none = container("c", &[("cpu", "1")], &[]);
+        let full = [("cpu", "1"), ("memory", "1Gi")];
+        let cases = [
+            (asks.clone(), 2 * GI),
+            (same, 0),
+            (none, 0),
+            (container("c", &full, &full), 0),
+        ];
+        for (c, bytes) in cases {
+            let got = container_resources(&pod(vec![], vec![c.clone()]), &c, &settings, &v2);
+            assert_eq!(unified(&got), [format!("memory.swap.max={bytes}")], "{c:?}");
+        }
+        let v1 = NodeFacts {
+            cgroup_v2: false,
+            ..v2
+        };
+        let got = container_resources(&pod(vec![], vec![asks.clone()]), &asks, &settings, &v1);
+        assert!(got.unified.is_empty());
+    }
+
+    #[test]
+    fn memory_qos_protects_and_slows_down() {
+        let of = |c: &Container, protect| {
+            let settings = ResourceSettings {
+                memory_qos: Some(MemoryQos {
+                    throttling: 0.9,
+                    protect,
+                }),
+                ..ResourceSettings::default()
+            };
+            let v2 = NodeFacts {
+                cgroup_v2: true,
+                allocatable: [("memory".into(), "4Gi".parse().unwrap())].into(),
+                ..node()
+            };
+            let p = pod(vec![], vec![c.clone()]);
+            unified(&container_resources(&p, c, &settings, &v2)).join(" ")
+        };
+        let full = [("cpu", "1"), ("memory", "1Gi")];
+        let guaranteed = container("c", &full, &full);
+        assert_eq!(of(&guaranteed, true), "memory.min=1073741824");
+        assert_eq!(of(&guaranteed, false), "memory.low=0 memory.min=0");
+        let burstable = container("c", &[("memory", "1Gi")], &[("memory", "2Gi")]);
+        assert_eq!(
+            of(&burstable, true),
+            "memory.high=2040107008 memory.low=1073741824"
+        );
+        let open = container("c", &[("memory", "1Gi")], &[]);
+        assert_eq!(
+            of(&open, false),
+            "memory.high=3972841472 memory.low=0 memory.min=0"
+        );
     }
 
     #[test]

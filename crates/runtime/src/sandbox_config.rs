@@ -18,6 +18,8 @@ pub(crate) struct SandboxInputs<'a> {
     pub attempt: u32,
     pub cgroup_parent: &'a str,
     pub dns: v1::DnsConfig,
+    /// The pod's own users; none for those of the node.
+    pub users: Option<v1::UserNamespace>,
     pub config: &'a RuntimeConfig,
 }
 
@@ -28,10 +30,14 @@ pub(crate) fn sandbox_config(inputs: SandboxInputs<'_>) -> Result<v1::PodSandbox
     let hostname = match is_host_network(pod) {
         true => String::new(),
         false => {
-            let name = pod_hostname(pod, &config.dns.cluster_domain)?;
+            let name = pod_hostname(pod, &config.dns)?;
             kernel_hostname(pod, &name)?
         }
     };
+    let mut security_context = sandbox_context(pod)?;
+    if let Some(options) = &mut security_context.namespace_options {
+        options.userns_options = inputs.users;
+    }
     let containers = pod.spec.iter().flat_map(|s| &s.containers);
     let log_directory = paths::pod_log_dir(&config.paths.pod_logs, &reference);
     Ok(v1::PodSandboxConfig {
@@ -49,7 +55,7 @@ pub(crate) fn sandbox_config(inputs: SandboxInputs<'_>) -> Result<v1::PodSandbox
         annotations: sandbox_annotations(pod),
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: inputs.cgroup_parent.to_string(),
-            security_context: Some(sandbox_context(pod)?),
+            security_context: Some(security_context),
             sysctls: sysctls(pod),
             overhead: Some(overhead(pod, &config.resources, &config.node)),
             resources: Some(sandbox_resources(pod, &config.resources, &config.node)),
@@ -136,6 +142,7 @@ mod tests {
             attempt: 3,
             cgroup_parent: "/kubepods/podu",
             dns: v1::DnsConfig::default(),
+            users: None,
             config: &config(),
         })
         .unwrap()

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use krablet_core::admission::app_armor_profile;
 use krablet_cri::v1;
 use krablet_cri::v1::security_profile::ProfileType;
 use krablet_pod::api::{
@@ -151,12 +152,10 @@ pub(crate) fn container_context(
     let seccomp = own
         .and_then(|c| c.seccomp_profile.as_ref())
         .or(of_pod.and_then(|c| c.seccomp_profile.as_ref()));
-    let apparmor = own
-        .and_then(|c| c.app_armor_profile.as_ref())
-        .or(of_pod.and_then(|c| c.app_armor_profile.as_ref()));
-    let (apparmor, apparmor_profile) = match apparmor {
+    let apparmor = own.and_then(|c| c.app_armor_profile.as_ref());
+    let (apparmor, apparmor_profile) = match app_armor_profile(pod, &container.name, apparmor) {
         Some(profile) => {
-            let (profile, old_form) = app_armor(profile)?;
+            let (profile, old_form) = app_armor(&profile)?;
             (Some(profile), old_form)
         }
         None => (None, String::new()),
@@ -190,11 +189,6 @@ pub(crate) fn container_context(
 }
 
 pub(crate) fn sandbox_context(pod: &Pod) -> Result<v1::LinuxSandboxSecurityContext, String> {
-    let user_namespace = spec(pod).and_then(|s| s.host_users) == Some(false);
-    if user_namespace {
-        // Running it in the node's own user namespace would be less than was asked for.
-        return Err("user namespaces are not supported".into());
-    }
     let privileged = |c: &Container| {
         let context = c.security_context.as_ref();
         context.and_then(|c| c.privileged).unwrap_or(false)
@@ -427,6 +421,69 @@ mod tests {
     }
 
     #[test]
+    fn app_armor_of_the_container_its_annotation_and_the_pod() {
+        let armor = |type_: &str| {
+            Some(AppArmorProfile {
+                type_: type_.into(),
+                localhost_profile: None,
+            })
+        };
+        let found = |own: Option<AppArmorProfile>, noted: Option<&str>| {
+            let mut p = pod(Some(PodSecurityContext {
+                app_armor_profile: armor("Unconfined"),
+                ..PodSecurityContext::default()
+            }));
+            let key = "container.apparmor.security.beta.kubernetes.io/c";
+            let notes = noted.map(|value| [(key.to_owned(), value.to_owned())].into());
+            p.metadata.annotations = notes;
+            let c = container(SecurityContext {
+                app_armor_profile: own,
+                ..SecurityContext::default()
+            });
+            let got = container_context(&p, &c, &ImageUser::Uid(0), &node()).unwrap();
+            got.apparmor_profile
+        };
+        assert_eq!(found(None, None), "unconfined");
+        assert_eq!(found(None, Some("localhost/p")), "localhost/p");
+        assert_eq!(
+            found(armor("RuntimeDefault"), Some("localhost/p")),
+            "runtime/default"
+        );
+    }
+
+    #[test]
+    fn labels_of_selinux_are_passed_on() {
+        let labels = |level: &str| SELinuxOptions {
+            user: Some("u".into()),
+            role: Some("r".into()),
+            type_: Some("t".into()),
+            level: Some(level.into()),
+        };
+        let p = pod(Some(PodSecurityContext {
+            se_linux_options: Some(labels("s0")),
+            ..PodSecurityContext::default()
+        }));
+        let show = |o: Option<v1::SeLinuxOption>| {
+            let o = o.unwrap();
+            [o.user, o.role, o.r#type, o.level].join(":")
+        };
+        let of = |own: Option<SELinuxOptions>| {
+            let c = container(SecurityContext {
+                se_linux_options: own,
+                ..SecurityContext::default()
+            });
+            let got = container_context(&p, &c, &ImageUser::Uid(0), &node()).unwrap();
+            show(got.selinux_options)
+        };
+        assert_eq!(
+            show(sandbox_context(&p).unwrap().selinux_options),
+            "u:r:t:s0"
+        );
+        assert_eq!(of(None), "u:r:t:s0");
+        assert_eq!(of(Some(labels("s1"))), "u:r:t:s1");
+    }
+
+    #[test]
     fn non_root_is_kept() {
         let wants = |user: Option<i64>| {
             container(SecurityContext {
@@ -491,7 +548,5 @@ mod tests {
             ..SecurityContext::default()
         })];
         assert!(sandbox_context(&p).unwrap().privileged);
-        p.spec.as_mut().unwrap().host_users = Some(false);
-        assert!(sandbox_context(&p).is_err());
     }
 }

@@ -1,5 +1,7 @@
 //! One container's way to running: back-off, image, config, create, start, postStart.
 
+mod addresses;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -31,6 +33,9 @@ use crate::kill::{KillCause, KillJob};
 use crate::mounts::{self, VolumeSource};
 use crate::pod_runtime::PodRuntime;
 use crate::security::{ImageUser, is_host_network};
+use crate::user_namespaces;
+
+use addresses::family_ordered;
 
 /// The node's hosts file is no larger than this.
 const HOSTS_LIMIT: usize = 1 << 20;
@@ -297,7 +302,7 @@ impl PodRuntime {
                 let name = &container.name;
                 format!("create container log directory for container {name} failed: {e}")
             })?;
-        container_config(ContainerInputs {
+        let made = container_config(ContainerInputs {
             pod: pod.pod,
             container,
             restart_count,
@@ -309,7 +314,8 @@ impl PodRuntime {
             volume_groups: pod.volumes.iter().filter_map(|v| v.group).collect(),
             target,
             config,
-        })
+        })?;
+        Ok(user_namespaces::entered(made, &pod.sandbox))
     }
 
     fn container_log_dir(&self, pod: &PodStart<'_>, container: &str) -> std::path::PathBuf {
@@ -403,7 +409,7 @@ impl PodRuntime {
             let bytes = bytes.map_err(|e| format!("open {}: {e}", node_file.display()))?;
             hosts::of_node(&String::from_utf8_lossy(&bytes), aliases)
         } else {
-            let name = pod_hostname(pod.pod, &config.dns.cluster_domain)?;
+            let name = pod_hostname(pod.pod, &config.dns)?;
             hosts::managed(&pod.ips, &name.hostname, &name.domain, aliases)
         };
         let path = config.paths.root.etc_hosts(&pod.pod_ref.uid);
@@ -413,6 +419,7 @@ impl PodRuntime {
         Ok(v1::Mount {
             container_path: hosts::ETC_HOSTS.into(),
             host_path: path.to_string_lossy().into_owned(),
+            selinux_relabel: true,
             ..v1::Mount::default()
         })
     }
@@ -441,6 +448,7 @@ impl PodRuntime {
         Some(v1::Mount {
             container_path: format!("{slash}{inside}"),
             host_path: path.to_string_lossy().into_owned(),
+            selinux_relabel: true,
             ..v1::Mount::default()
         })
     }
@@ -584,31 +592,5 @@ async fn write_if_changed(
                 .await
         }
         (written, _) => written,
-    }
-}
-
-/// The first address of the node's family, then the first of the other.
-fn family_ordered(pod_ips: &[String], host_ips: &[String]) -> Vec<String> {
-    let v6 = host_ips.first().is_some_and(|ip| ip.contains(':'));
-    let of = |v6: bool| pod_ips.iter().find(move |ip| ip.contains(':') == v6);
-    of(v6).into_iter().chain(of(!v6)).cloned().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_follow_the_nodes_family() {
-        let pod = [
-            "fd00::5".to_string(),
-            "10.0.0.5".to_string(),
-            "10.0.0.6".to_string(),
-        ];
-        let v4 = ["192.0.2.1".to_string()];
-        let v6 = ["2001:db8::1".to_string()];
-        assert_eq!(family_ordered(&pod, &v4), ["10.0.0.5", "fd00::5"]);
-        assert_eq!(family_ordered(&pod, &v6), ["fd00::5", "10.0.0.5"]);
-        assert_eq!(family_ordered(&[], &v4), [""; 0]);
     }
 }

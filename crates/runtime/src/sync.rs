@@ -375,6 +375,7 @@ impl PodRuntime {
             attempt,
             cgroup_parent: inputs.cgroup_parent,
             dns,
+            users: self.user_namespace(inputs.pod).await?,
             config,
         })?;
         Ok((sandbox, warnings))

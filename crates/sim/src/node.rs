@@ -24,6 +24,7 @@ use krablet_linux::{Cgroups, EntryKind, Mounts, WallClock};
 use krablet_objects::{FakeObjects, FakeServices};
 use krablet_observer::ObserverConfig;
 use krablet_pod::api::{ConfigMap, Secret};
+use krablet_pod::cgroups::CgroupLimits;
 use krablet_pod::marks::PodSource;
 use krablet_pod::paths::{self, RootDir};
 use krablet_pod::qos::QosClass;
@@ -208,6 +209,14 @@ impl SimCgroups {
 impl Cgroups for SimCgroups {
     fn cgroup_parent(&self, uid: &PodUid, qos: QosClass) -> String {
         self.cgroups.cgroup_parent(uid, qos)
+    }
+
+    async fn create(&self, uid: &PodUid, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {
+        self.cgroups.create(uid, qos, limits).await
+    }
+
+    async fn limit_class(&self, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {
+        self.cgroups.limit_class(qos, limits).await
     }
 
     async fn exists(&self, uid: &PodUid, qos: QosClass) -> io::Result<bool> {

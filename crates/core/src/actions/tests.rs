@@ -141,6 +141,8 @@ fn regular_containers() {
         always c:a | S0 a:made | rm:a-0 start:a
         always c:a | S0 a:made a:exit1 | rm:a-1 start:a
         always c:a | S0 a:exit1 a:made | rm:a-0 start:a
+        onfailure c:a | S0 a:made a:exit0 | rm:a-1 start:a
+        onfailure c:a | S0 a:exit0 a:made | killpod
         always c:a | S0 a:run a:made | -
         always c:a | S0 a:made a:run | -
         never c:a | S0 a:huh | kill:a-0(Unknown) start:a

@@ -56,18 +56,23 @@ fn own_profiles(spec: &PodSpec) -> impl Iterator<Item = (&str, Option<&AppArmorP
     })
 }
 
-/// The first container whose profile is a local one without a name. A container's own profile
-/// counts before its annotation, and that before the pod's.
+/// The profile of a container: its own counts before its annotation, which static pods may still
+/// have, and that before the pod's.
+pub fn app_armor_profile(
+    pod: &Pod,
+    container: &str,
+    own: Option<&AppArmorProfile>,
+) -> Option<AppArmorProfile> {
+    let of_pod = || pod.spec.as_ref()?.security_context.as_ref();
+    own.cloned()
+        .or_else(|| annotated(pod, container))
+        .or_else(|| of_pod()?.app_armor_profile.clone())
+}
+
+/// The first container's profile that is a local one without a name.
 fn first_nameless(pod: &Pod) -> Option<AppArmorProfile> {
-    let spec = pod.spec.as_ref()?;
-    let of_pod = spec.security_context.as_ref();
-    let of_pod = of_pod.and_then(|s| s.app_armor_profile.as_ref());
-    own_profiles(spec)
-        .filter_map(|(name, own)| {
-            own.cloned()
-                .or_else(|| annotated(pod, name))
-                .or_else(|| of_pod.cloned())
-        })
+    own_profiles(pod.spec.as_ref()?)
+        .filter_map(|(name, own)| app_armor_profile(pod, name, own))
         .find(|profile| {
             let name = profile.localhost_profile.as_deref().unwrap_or_default();
             profile.type_ == "Localhost" && name.trim().is_empty()

@@ -28,6 +28,7 @@ use krablet_pod::{PodUid, marks};
 use crate::worker::StatusOverride;
 
 pub use affinity::{matches_any_term, matches_node};
+pub use apparmor::app_armor_profile;
 pub use neighbour::AdmittedPod;
 pub use state::{PodAdmission, Surroundings};
 pub use sysctls::{KernelVersion, SysctlAllowlist, SysctlError};

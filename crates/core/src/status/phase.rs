@@ -28,6 +28,8 @@ enum Seen<'a> {
     Terminated(&'a ContainerStateTerminated),
     /// Not running; with the end of the instance before, if there was one.
     Waiting(Option<&'a ContainerStateTerminated>),
+    /// Made, and about to be started after the end of the instance before.
+    Made(&'a ContainerStateTerminated),
 }
 
 #[derive(Default)]
@@ -104,7 +106,10 @@ impl PhaseInputs<'_> {
                 .terminated
                 .as_ref()
                 .map_or(Seen::Unknown, Seen::Terminated),
-            Some(s) if s.waiting.is_some() => Seen::Waiting(last),
+            Some(s) if s.waiting.is_some() => match last {
+                Some(end) if is_of_another(status, end) => Seen::Made(end),
+                last => Seen::Waiting(last),
+            },
             _ => Seen::Unknown,
         }
     }
@@ -117,7 +122,7 @@ impl PhaseInputs<'_> {
 
     fn add_init(&self, tally: &mut Tally, container: &Container, seen: &Seen<'_>) {
         match seen {
-            Seen::Terminated(end) | Seen::Waiting(Some(end)) => {
+            Seen::Terminated(end) | Seen::Waiting(Some(end)) | Seen::Made(end) => {
                 let failed = end.exit_code != 0 && !self.comes_back(container, end);
                 tally.failed_init += usize::from(failed);
             }
@@ -135,8 +140,14 @@ impl PhaseInputs<'_> {
                 tally.succeeded += usize::from(end.exit_code == 0);
             }
             Seen::Waiting(Some(end)) => tally.add_stopped(self.comes_back(container, end)),
+            Seen::Made(_) => tally.add_stopped(true),
         }
     }
+}
+
+/// There is an instance already that will run after the one that ended.
+fn is_of_another(status: &ContainerStatus, end: &ContainerStateTerminated) -> bool {
+    status.container_id.is_some() && status.container_id != end.container_id
 }
 
 impl Tally {
@@ -157,7 +168,7 @@ impl Tally {
                 self.pending_sidecars += 1;
                 self.waiting += 1;
             }
-            Seen::Terminated(_) | Seen::Waiting(Some(_)) => {}
+            Seen::Terminated(_) | Seen::Waiting(Some(_)) | Seen::Made(_) => {}
         }
     }
 }

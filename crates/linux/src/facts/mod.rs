@@ -4,7 +4,7 @@
 
 mod fake;
 mod host;
-mod parse;
+pub(crate) mod parse;
 
 use std::net::IpAddr;
 

@@ -22,7 +22,7 @@ pub(super) fn meminfo(text: &str, name: &str) -> u64 {
 }
 
 /// The size in bytes that the name of a directory such as `hugepages-2048kB` tells.
-pub(super) fn huge_page_size(directory: &str) -> Option<u64> {
+pub(crate) fn huge_page_size(directory: &str) -> Option<u64> {
     let kilobytes = directory.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     kilobytes.parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -1,11 +1,12 @@
 //! [`Cgroups`] as a list in memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use krablet_pod::PodUid;
+use krablet_pod::cgroups::CgroupLimits;
 use krablet_pod::qos::QosClass;
 
 use super::lock;
@@ -17,6 +18,13 @@ use crate::cgroups::Cgroups;
 pub struct MemoryCgroups {
     names: CgroupNames,
     pods: Arc<Mutex<BTreeSet<(PodUid, QosClass)>>>,
+    limits: Arc<Mutex<Limits>>,
+}
+
+#[derive(Debug, Default)]
+struct Limits {
+    pods: BTreeMap<PodUid, CgroupLimits>,
+    classes: BTreeMap<QosClass, CgroupLimits>,
 }
 
 impl Default for MemoryCgroups {
@@ -24,6 +32,7 @@ impl Default for MemoryCgroups {
         Self {
             names: CgroupNames::new(CgroupDriver::Cgroupfs, "", true),
             pods: Arc::default(),
+            limits: Arc::default(),
         }
     }
 }
@@ -33,12 +42,33 @@ impl MemoryCgroups {
     pub fn put(&self, uid: PodUid, qos: QosClass) {
         lock(&self.pods).insert((uid, qos));
     }
+
+    /// What a pod's cgroup was last held to.
+    pub fn limits_of(&self, uid: &PodUid) -> Option<CgroupLimits> {
+        lock(&self.limits).pods.get(uid).cloned()
+    }
+
+    /// What the cgroup of a class was last held to.
+    pub fn class_limits(&self, qos: QosClass) -> Option<CgroupLimits> {
+        lock(&self.limits).classes.get(&qos).cloned()
+    }
 }
 
 #[async_trait]
 impl Cgroups for MemoryCgroups {
     fn cgroup_parent(&self, uid: &PodUid, qos: QosClass) -> String {
         self.names.pod(uid, qos)
+    }
+
+    async fn create(&self, uid: &PodUid, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {
+        self.put(uid.clone(), qos);
+        lock(&self.limits).pods.insert(uid.clone(), limits.clone());
+        Ok(())
+    }
+
+    async fn limit_class(&self, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {
+        lock(&self.limits).classes.insert(qos, limits.clone());
+        Ok(())
     }
 
     async fn exists(&self, uid: &PodUid, qos: QosClass) -> io::Result<bool> {
@@ -49,6 +79,7 @@ impl Cgroups for MemoryCgroups {
     async fn remove(&self, uid: &PodUid, qos: QosClass) -> io::Result<()> {
         tokio::task::yield_now().await;
         lock(&self.pods).remove(&(uid.clone(), qos));
+        lock(&self.limits).pods.remove(uid);
         Ok(())
     }
 

@@ -13,4 +13,5 @@ mod kill;
 mod order;
 mod pull_secrets;
 mod starts;
+mod user_namespaces;
 mod world;

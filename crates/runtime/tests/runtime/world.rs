@@ -57,6 +57,8 @@ pub struct State {
     pub faults: Vec<Fault>,
     /// How long a sandbox takes.
     pub sandbox_takes: Duration,
+    /// Whether the runtime can give pods users of their own.
+    pub user_namespaces: bool,
     pub running_pulls: usize,
     pub most_pulls: usize,
     pub starting: usize,
@@ -274,7 +276,17 @@ impl RuntimeService for World {
     }
 
     async fn status(&self) -> Result<v1::StatusResponse> {
-        unused("Status")
+        let features = v1::RuntimeHandlerFeatures {
+            user_namespaces: self.state().user_namespaces,
+            ..v1::RuntimeHandlerFeatures::default()
+        };
+        Ok(v1::StatusResponse {
+            runtime_handlers: vec![v1::RuntimeHandler {
+                name: String::new(),
+                features: Some(features),
+            }],
+            ..v1::StatusResponse::default()
+        })
     }
 
     async fn runtime_config(&self) -> Result<v1::RuntimeConfigResponse> {
