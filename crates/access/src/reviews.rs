@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use krablet_kube::{Call, Kube, Verb};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
 use crate::ReviewError;
@@ -17,15 +16,6 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) struct Reviews {
     kube: Kube,
     turns: Semaphore,
-}
-
-#[derive(Deserialize)]
-struct Answer<S> {
-    #[serde(
-        default = "S::default",
-        bound(deserialize = "S: Deserialize<'de> + Default")
-    )]
-    status: S,
 }
 
 impl Reviews {
@@ -45,7 +35,12 @@ impl Reviews {
         let call = Call::new(Verb::Create, path.to_owned())
             .body(review.to_string())
             .deadline(DEADLINE);
-        let answer: Answer<S> = self.kube.object(call).await?;
-        Ok(answer.status)
+        let mut answer: Map<String, Value> = self.kube.object(call).await?;
+        match answer.remove("status") {
+            // An object and nothing else: a list would be read field by field as well.
+            Some(status @ Value::Object(_)) => serde_json::from_value(status)
+                .map_err(|e| ReviewError::Refused(format!("the answer cannot be read: {e}"))),
+            _ => Ok(S::default()),
+        }
     }
 }

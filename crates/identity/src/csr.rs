@@ -11,18 +11,21 @@ use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
 use sha2::{Digest as _, Sha512_256};
 use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 
 use crate::IdentityError;
+use crate::names::Names;
 use crate::pair::{NODES, Subject, key_pem, node_user, pem};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// In this order they are part of a request's name. Key encipherment is for RSA keys only.
 const USAGES: [&str; 2] = ["digital signature", "client auth"];
+const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
+const SERVING_USAGES: [&str; 2] = ["digital signature", "server auth"];
 /// For requests nobody has to find again.
 const GENERATE_NAME: &str = "csr-";
 
@@ -70,11 +73,25 @@ impl NodeKey {
 
     /// The PKCS#10 request of this node, signed with the key.
     pub(crate) fn request(&self, node: &str) -> Result<String, IdentityError> {
+        self.request_with(node, Vec::new())
+    }
+
+    /// The same, for a certificate that is shown under these names.
+    pub(crate) fn serving_request(
+        &self,
+        node: &str,
+        names: &Names,
+    ) -> Result<String, IdentityError> {
+        self.request_with(node, names.alternatives()?)
+    }
+
+    fn request_with(&self, node: &str, names: Vec<SanType>) -> Result<String, IdentityError> {
         let mut name = DistinguishedName::new();
         name.push(DnType::OrganizationName, NODES);
         name.push(DnType::CommonName, node_user(node));
         let mut params = CertificateParams::default();
         params.distinguished_name = name;
+        params.subject_alt_names = names;
         let request = params.serialize_request(&self.pair).map_err(wrong)?;
         Ok(pem("CERTIFICATE REQUEST", request.der()))
     }
@@ -114,6 +131,14 @@ pub(crate) fn signing_request(name: Option<&str>, request: String) -> Certificat
         },
         status: None,
     }
+}
+
+/// The same for a serving certificate.
+pub(crate) fn serving_signing_request(request: String) -> CertificateSigningRequest {
+    let mut wanted = signing_request(None, request);
+    wanted.spec.signer_name = SERVING_SIGNER.to_owned();
+    wanted.spec.usages = Some(SERVING_USAGES.map(str::to_owned).to_vec());
+    wanted
 }
 
 /// What has become of a request.

@@ -44,6 +44,8 @@ pub enum IdentityError {
     Stale { name: String, why: String },
     #[error("the certificate issued for {name} cannot be used: {why}")]
     Issued { name: String, why: String },
+    #[error("the node has no addresses yet to ask for a serving certificate with")]
+    NoAddresses,
     /// Only a start from the beginning can help.
     #[error("{}, and none is to be had: {refusal}", lost(.expired))]
     Lost {

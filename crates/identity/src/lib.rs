@@ -1,5 +1,5 @@
-//! The node's identity at the API server: its client certificate, from the first request to the
-//! last renewal.
+//! The node's identity: its client certificate at the API server, from the first request to the
+//! last renewal, and the certificate it shows to those who connect to it.
 //!
 //! [`begin`] reads what there is and says how to begin: with the kubeconfig, or by joining with
 //! the bootstrap kubeconfig. [`rotation::build`] makes the task that joins if need be, publishes
@@ -11,11 +11,13 @@ mod changes;
 mod csr;
 mod error;
 mod join;
+mod names;
 mod pair;
 mod request;
 pub mod rotation;
 mod schedule;
 pub mod serving;
+mod serving_rotation;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -28,6 +30,8 @@ pub use bootstrap::{
 pub use changes::{Changes, watch};
 pub use error::IdentityError;
 pub use join::Join;
+pub use names::Names;
 pub use pair::{Pair, Validity};
 pub use rotation::{First, IdentityHandle, PublishedKey, Rotation, RotationDeps};
+pub use serving_rotation::{ServingDeps, ServingRotation, ShownKey};
 pub use store::{CertStore, PairFiles, Stored};

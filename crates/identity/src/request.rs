@@ -11,6 +11,7 @@ use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::csr::{self, NodeKey, Verdict};
+use crate::names::Names;
 use crate::schedule::Pauses;
 use crate::{IdentityError, Pair};
 
@@ -52,10 +53,35 @@ pub(crate) async fn certificate(
         }
         (Err(e), _) => return Err(IdentityError::api(ASK)(e)),
     };
+    wait(kube, made, key, "client", dice).await
+}
+
+/// A certificate for `key` to show to those who connect to the node under these names.
+pub(crate) async fn serving_certificate(
+    kube: &Kube,
+    node: &str,
+    key: &NodeKey,
+    names: &Names,
+    dice: &mut StdRng,
+) -> Result<Pair, IdentityError> {
+    let wanted = csr::serving_signing_request(key.serving_request(node, names)?);
+    let path = paths::CERTIFICATE_SIGNING_REQUESTS.to_owned();
+    let made = kube.create(path, &wanted).await;
+    let made = made.map_err(IdentityError::api(ASK))?;
+    wait(kube, made, key, "serving", dice).await
+}
+
+async fn wait(
+    kube: &Kube,
+    made: CertificateSigningRequest,
+    key: &NodeKey,
+    purpose: &str,
+    dice: &mut StdRng,
+) -> Result<Pair, IdentityError> {
     let name = made.metadata.name.clone().unwrap_or_default();
     tracing::info!(
         csr = name,
-        "waiting for the client certificate to be issued"
+        "waiting for the {purpose} certificate to be issued"
     );
     let issued = match timeout(PATIENCE, issued(kube, made, dice)).await {
         Ok(issued) => issued?,

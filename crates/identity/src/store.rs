@@ -1,6 +1,6 @@
 //! The certificate directory, as the kubelet keeps it: one `kubelet-client-<time>.pem` per
 //! certificate, with its key in the same file, and the link `kubelet-client-current.pem` to the one
-//! that counts. A new certificate is written whole before the link turns to it in one step, so
+//! that counts; the same with `kubelet-server` for what is shown to who connects to the node. A new certificate is written whole before the link turns to it in one step, so
 //! whatever is interrupted leaves the old one or the new one in force.
 
 use std::path::{Path, PathBuf};
@@ -13,12 +13,13 @@ use krablet_linux::{EntryKind, Files};
 use crate::csr::NodeKey;
 use crate::{IdentityError, Pair};
 
-const PAIR: &str = "kubelet-client";
-const CURRENT: &str = "kubelet-client-current.pem";
+const CLIENT: &str = "kubelet-client";
+const SERVING: &str = "kubelet-server";
+const CURRENT: &str = "-current.pem";
 /// What the kubelet calls the link while it turns it.
-const UPDATED: &str = "kubelet-client-updated.pem";
+const UPDATED: &str = "-updated.pem";
 /// The key of a request that has no certificate yet.
-const WAITING_KEY: &str = "kubelet-client.key.tmp";
+const WAITING_KEY: &str = ".key.tmp";
 const TIME: &str = "%Y-%m-%d-%H-%M-%S";
 /// Chains are a few kilobytes.
 const SIZE_LIMIT: usize = 1 << 20;
@@ -56,6 +57,8 @@ pub struct PairFiles {
 #[derive(Clone)]
 pub struct CertStore {
     directory: PathBuf,
+    /// What its files are called by.
+    prefix: &'static str,
     named: Option<PairFiles>,
     named_first: bool,
     files: Arc<dyn Files>,
@@ -74,9 +77,26 @@ impl CertStore {
     /// Makes the directory, and ends what an interrupted kubelet began. The path should be
     /// absolute: the kubeconfig will name it.
     pub async fn open(directory: PathBuf, files: Arc<dyn Files>) -> Result<Self, IdentityError> {
+        Self::open_as(CLIENT, directory, files).await
+    }
+
+    /// The same for serving certificates.
+    pub async fn open_serving(
+        directory: PathBuf,
+        files: Arc<dyn Files>,
+    ) -> Result<Self, IdentityError> {
+        Self::open_as(SERVING, directory, files).await
+    }
+
+    async fn open_as(
+        prefix: &'static str,
+        directory: PathBuf,
+        files: Arc<dyn Files>,
+    ) -> Result<Self, IdentityError> {
         files.create_dir_all(&directory, DIRECTORY_MODE).await?;
         let store = Self {
             directory,
+            prefix,
             named: None,
             named_first: false,
             files,
@@ -95,7 +115,11 @@ impl CertStore {
 
     /// What a kubeconfig has to name as certificate and key.
     pub fn current_path(&self) -> PathBuf {
-        self.directory.join(CURRENT)
+        self.file(CURRENT)
+    }
+
+    fn file(&self, end: &str) -> PathBuf {
+        self.directory.join(format!("{}{end}", self.prefix))
     }
 
     /// Directories in which a change may be one of the certificate.
@@ -116,7 +140,7 @@ impl CertStore {
         if self.exists(&self.current_path()).await? {
             return Ok(());
         }
-        let updated = self.directory.join(UPDATED);
+        let updated = self.file(UPDATED);
         match self.files.lstat(&updated).await {
             Ok(entry) if entry.kind == EntryKind::Symlink => {}
             Ok(_) => return Ok(()),
@@ -141,7 +165,7 @@ impl CertStore {
     /// `kubelet-client.key`.
     pub async fn load(&self) -> Stored {
         let current = self.current_path();
-        let plain = self.directory.join(PAIR);
+        let plain = self.directory.join(self.prefix);
         let mut places = [
             Some((current.clone(), current)),
             (self.named.clone()).map(|n| (n.certificate, n.key)),
@@ -188,7 +212,7 @@ impl CertStore {
         self.files
             .create_dir_all(&self.directory, DIRECTORY_MODE)
             .await?;
-        let name = free_name(&self.names().await?, now);
+        let name = free_name(self.prefix, &self.names().await?, now);
         let path = self.directory.join(name);
         let text = pair.to_pem();
         self.files
@@ -196,7 +220,7 @@ impl CertStore {
             .await?;
         self.files.symlink(&path, &self.current_path()).await?;
         if let Err(error) = self.prune().await {
-            tracing::warn!(%error, "cannot remove old client certificates");
+            tracing::warn!(%error, "cannot remove old certificates");
         }
         Ok(())
     }
@@ -210,7 +234,7 @@ impl CertStore {
     async fn prune(&self) -> Result<(), IdentityError> {
         let current = self.files.read_link(&self.current_path()).await?;
         let current = current.file_name().and_then(|n| n.to_str());
-        for name in outdated(&self.names().await?, current) {
+        for name in outdated(self.prefix, &self.names().await?, current) {
             self.files.remove_file(&self.directory.join(name)).await?;
         }
         Ok(())
@@ -219,7 +243,7 @@ impl CertStore {
     /// The key of a request under way, kept so that a request can be found again after a crash;
     /// a new one if there is none, or none of use.
     pub(crate) async fn waiting_key(&self) -> Result<NodeKey, IdentityError> {
-        let path = self.directory.join(WAITING_KEY);
+        let path = self.file(WAITING_KEY);
         match self.files.read(&path, SIZE_LIMIT).await {
             Ok(text) => match NodeKey::from_pem(&text) {
                 Ok(key) => return Ok(key),
@@ -238,7 +262,7 @@ impl CertStore {
     }
 
     pub(crate) async fn forget_waiting_key(&self) -> Result<(), IdentityError> {
-        let path = self.directory.join(WAITING_KEY);
+        let path = self.file(WAITING_KEY);
         Ok(self.files.remove_file(&path).await?)
     }
 
@@ -247,22 +271,23 @@ impl CertStore {
     }
 }
 
-fn name_at(time: Timestamp) -> String {
-    format!("{PAIR}-{}.pem", time.strftime(TIME))
+fn name_at(prefix: &str, time: Timestamp) -> String {
+    format!("{prefix}-{}.pem", time.strftime(TIME))
 }
 
 /// Names count seconds; a second certificate of one second takes the name of the next free one.
-fn free_name(taken: &[String], now: Timestamp) -> String {
+fn free_name(prefix: &str, taken: &[String], now: Timestamp) -> String {
     let mut time = now;
-    while taken.contains(&name_at(time)) {
+    while taken.contains(&name_at(prefix, time)) {
         time = time.checked_add(1.second()).unwrap_or(Timestamp::MIN);
     }
-    name_at(time)
+    name_at(prefix, time)
 }
 
-fn is_dated(name: &str) -> bool {
+fn is_dated(prefix: &str, name: &str) -> bool {
     let time = name
-        .strip_prefix("kubelet-client-")
+        .strip_prefix(prefix)
+        .and_then(|rest| rest.strip_prefix('-'))
         .and_then(|rest| rest.strip_suffix(".pem"));
     time.is_some_and(|time| {
         let shape: String = time
@@ -274,11 +299,11 @@ fn is_dated(name: &str) -> bool {
 }
 
 /// Certificates to remove: all but the newest few, and never the current one.
-fn outdated<'a>(names: &'a [String], current: Option<&str>) -> Vec<&'a str> {
+fn outdated<'a>(prefix: &str, names: &'a [String], current: Option<&str>) -> Vec<&'a str> {
     let mut dated: Vec<&str> = names
         .iter()
         .map(String::as_str)
-        .filter(|name| is_dated(name) && Some(*name) != current)
+        .filter(|name| is_dated(prefix, name) && Some(*name) != current)
         .collect();
     dated.sort_unstable();
     dated.truncate(dated.len().saturating_sub(KEPT));
@@ -297,6 +322,9 @@ mod tests {
     use crate::testing::{Authority, at};
 
     const DIR: &str = "/var/lib/kubelet/pki";
+    const CURRENT: &str = "kubelet-client-current.pem";
+    const UPDATED: &str = "kubelet-client-updated.pem";
+    const WAITING_KEY: &str = "kubelet-client.key.tmp";
 
     async fn open(files: &MemoryFiles) -> CertStore {
         CertStore::open(DIR.into(), Arc::new(files.clone()))
@@ -311,7 +339,7 @@ mod tests {
     fn dated(files: &MemoryFiles) -> Vec<String> {
         let names = files.paths().into_iter();
         let names = names.filter_map(|p| Some(p.file_name()?.to_str()?.to_owned()));
-        names.filter(|n| is_dated(n)).collect()
+        names.filter(|n| is_dated(CLIENT, n)).collect()
     }
 
     #[tokio::test]
@@ -529,14 +557,14 @@ mod tests {
     fn which_certificates_are_outdated() {
         let name = |day: u8| format!("kubelet-client-2026-01-{day:02}-00-00-00.pem");
         let names: Vec<String> = (1..=7).map(name).collect();
-        assert_eq!(outdated(&names, Some(&name(7))), [name(1), name(2)]);
-        assert_eq!(outdated(&names, Some(&name(1))), [name(2), name(3)]);
-        assert_eq!(outdated(&names[..4], None), [""; 0]);
+        assert_eq!(outdated(CLIENT, &names, Some(&name(7))), [name(1), name(2)]);
+        assert_eq!(outdated(CLIENT, &names, Some(&name(1))), [name(2), name(3)]);
+        assert_eq!(outdated(CLIENT, &names[..4], None), [""; 0]);
         let others = [
             "kubelet-client-current.pem",
             "kubelet-client-2026.pem",
             "kubelet.crt",
         ];
-        assert!(!others.iter().any(|name| is_dated(name)));
+        assert!(!others.iter().any(|name| is_dated(CLIENT, name)));
     }
 }

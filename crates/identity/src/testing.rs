@@ -25,10 +25,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
-use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
+use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate, X509CertificationRequest};
 
 use crate::Pair;
 use crate::csr::NodeKey;
+use crate::names::Names;
 use crate::pair::{Subject, node_user, pem};
 
 /// A moment in the tests' own time.
@@ -67,13 +68,26 @@ impl Authority {
         let (_, request) = X509CertificationRequest::from_der(&der).unwrap();
         let info = &request.certification_request_info;
         let key = info.subject_pki.subject_public_key.data.to_vec();
-        self.certificate(&PublicKey(key), &Subject::of(&info.subject), from, to)
+        let names = request.requested_extensions().into_iter().flatten();
+        let names = names.filter_map(|e| match e {
+            ParsedExtension::SubjectAlternativeName(names) => Some(Names::of(names)),
+            _ => None,
+        });
+        let names = names.last().unwrap_or_default();
+        self.certificate(
+            &PublicKey(key),
+            &Subject::of(&info.subject),
+            &names,
+            from,
+            to,
+        )
     }
 
     fn certificate(
         &self,
         key: &PublicKey,
         subject: &Subject,
+        names: &Names,
         from: Timestamp,
         to: Timestamp,
     ) -> Vec<u8> {
@@ -86,6 +100,7 @@ impl Authority {
         name.push(DnType::CommonName, subject.common_name.as_str());
         let mut params = CertificateParams::default();
         params.distinguished_name = name;
+        params.subject_alt_names = names.alternatives().unwrap();
         params.not_before = time(from);
         params.not_after = time(to);
         let certificate = params.signed_by(key, &self.issuer).unwrap();
@@ -103,7 +118,13 @@ impl Authority {
             common_name: user.into(),
             organizations: vec!["system:nodes".into()],
         };
-        let chain = self.certificate(&PublicKey(key.raw_public_key()), &subject, from, to);
+        let chain = self.certificate(
+            &PublicKey(key.raw_public_key()),
+            &subject,
+            &Names::default(),
+            from,
+            to,
+        );
         Pair::from_pem(&chain, key.to_pem().as_bytes()).unwrap()
     }
 }
@@ -171,6 +192,8 @@ struct Requests {
     silent: usize,
     fault: Option<Fault>,
     calls: Vec<String>,
+    /// What the Node object tells.
+    addresses: serde_json::Value,
 }
 
 /// An API server in memory.
@@ -201,6 +224,7 @@ impl Server {
             silent: 0,
             fault: None,
             calls: Vec::new(),
+            addresses: serde_json::Value::Null,
         };
         Arc::new(Self {
             authority: Authority::new(),
@@ -226,6 +250,22 @@ impl Server {
     pub(crate) fn set_policy(&self, policy: Policy) {
         self.lock().policy = policy;
         self.changed.send_modify(|v| *v += 1);
+    }
+
+    /// Types and addresses of the Node object.
+    pub(crate) fn set_addresses(&self, addresses: &[(&str, &str)]) {
+        let address =
+            |(kind, address): &(&str, &str)| serde_json::json!({"type": kind, "address": address});
+        self.lock().addresses = addresses.iter().map(address).collect();
+    }
+
+    /// Signers of all requests that were made.
+    pub(crate) fn signers(&self) -> Vec<String> {
+        let requests = self.lock();
+        let objects = requests.objects.values();
+        objects
+            .map(|(csr, _)| csr.spec.signer_name.clone())
+            .collect()
     }
 
     pub(crate) fn close_watches(&self, count: usize) {
@@ -397,6 +437,11 @@ impl Api for Door {
             Verb::Get => {
                 self.0.admit("get", &call)?;
                 let name = call.path.rsplit('/').next().unwrap();
+                if call.path == paths::node(name) {
+                    let addresses = &self.0.lock().addresses;
+                    let node = serde_json::json!({"status": {"addresses": addresses}});
+                    return Ok(node.to_string().into());
+                }
                 self.0.get(name)
             }
             other => panic!("{other:?} {}", call.path),

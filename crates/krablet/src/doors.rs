@@ -1,4 +1,5 @@
-//! Opens the agent's doors: the socket of its own commands, health, the read-only port and the HTTPS port.
+//! Opens the agent's doors: the socket of its own commands, the one of the pod resources service, health, the read-only
+//! port and the HTTPS port.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use krablet_config::Loaded;
 use krablet_cri::RuntimeClient;
 use krablet_kube::Kube;
 use krablet_pod::paths::RootDir;
-use krablet_server::Listener;
+use krablet_server::{HealthRecord, Listener, Statistics};
 use tokio::task::JoinSet;
 use tracing::info;
 
 use crate::view::AgentView;
-use crate::{control_socket, secure};
+use crate::{control_socket, pod_resources, secure};
 
 /// What the doors lead to.
 pub struct Doors<'a> {
@@ -27,18 +28,22 @@ pub struct Doors<'a> {
     /// `None` on a node that stands alone.
     pub kube: Option<Kube>,
     pub runtime: Arc<RuntimeClient>,
+    pub statistics: Arc<dyn Statistics>,
 }
 
 impl Doors<'_> {
     pub async fn open(self, tasks: &mut JoinSet<()>) -> Result<()> {
         let view = &self.view;
+        let record = HealthRecord::default();
         let control = Listener::unix(&control_socket(self.root.path()))?;
         tasks.spawn(krablet_server::serve_control(control, view.clone()));
+        pod_resources::open(self.root.path(), view.clone(), tasks)?;
         let server = &self.loaded.config.server;
         let health = &server.healthz_bind_address;
         if let Some(address) = address("healthzBindAddress", health, server.healthz_port)? {
             let listener = Listener::tcp(address).await.context("healthzPort")?;
-            tasks.spawn(krablet_server::serve_healthz(listener, view.clone()));
+            let door = krablet_server::serve_healthz(listener, view.clone(), record.clone());
+            tasks.spawn(door);
         }
         if !server.enable_server {
             return Ok(());
@@ -46,10 +51,11 @@ impl Doors<'_> {
         if let Some(address) = address("address", &server.address, server.read_only_port)? {
             let listener = Listener::tcp(address).await.context("readOnlyPort")?;
             info!(address = %address, "Serving the read-only port");
-            tasks.spawn(krablet_server::serve_read_only(listener, view.clone()));
+            let door = krablet_server::serve_read_only(listener, view.clone(), record.clone());
+            tasks.spawn(door);
         }
         if let Some(address) = address("address", &server.address, server.port)? {
-            secure::open(self, address, tasks).await?;
+            secure::open(self, address, record, tasks).await?;
         }
         Ok(())
     }

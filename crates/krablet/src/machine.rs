@@ -57,6 +57,24 @@ pub fn host_ips(node_ip: &str) -> Result<Vec<IpAddr>> {
     Ok(found)
 }
 
+/// What tells of the processors' heat, which is hidden from containers.
+pub fn thermal_throttle() -> Vec<String> {
+    let entries = fs::read_dir("/sys/devices/system/cpu");
+    let entries = entries.into_iter().flatten().flatten();
+    let is_cpu = |name: &str| {
+        let number = name.strip_prefix("cpu").unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    };
+    let cpus = entries.filter(|e| e.file_name().to_str().is_some_and(is_cpu));
+    let throttles = cpus.map(|e| e.path().join("thermal_throttle"));
+    let mut paths: Vec<String> = throttles
+        .filter(|path| path.exists())
+        .map(|path| path.display().to_string())
+        .collect();
+    paths.sort();
+    paths
+}
+
 fn is_routable(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),

@@ -1,17 +1,23 @@
 //! The krablet binary: the node agent, and a few commands that talk to a running one.
 
+mod cgroups;
+mod checkpointing;
 mod cluster;
 mod commands;
 mod doors;
+mod flagz;
 mod keychain;
 mod lock;
 mod logging;
 mod machine;
 mod node;
 mod parts;
+mod pod_resources;
 mod referents;
 mod run_once;
 mod secure;
+mod stats;
+mod user_ids;
 mod view;
 
 use std::ffi::OsString;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use jiff::tz::TimeZone;
 use krablet_agent::{Adoption, Agent, AgentConfig, AgentDeps, AgentHandle};
-use krablet_config::{Gate, HostFacts, KubeletConfiguration, Loaded, validate_host};
+use krablet_config::{Gate, KubeletConfiguration, Loaded};
 use krablet_core::gc::GcPolicy;
 use krablet_core::image_gc::ImageGcPolicy;
 use krablet_core::logs::RotationPolicy;
@@ -21,14 +21,14 @@ use krablet_cri::{CallLog, Deadlines, Endpoint, ImageClient, RuntimeClient, Runt
 use krablet_events::{Recorder, Subject, reason};
 use krablet_images::Verification;
 use krablet_linux::{
-    CgroupDriver, CgroupVersion, Files, HostCgroups, HostFiles, HostMounts, HostSpace, HostTools,
-    InotifyWatch, SystemClock, WallClock,
+    Files, HostFiles, HostMounts, HostSpace, HostTools, InotifyWatch, SystemClock, WallClock,
 };
 use krablet_manifest::Place;
 use krablet_net::HostNet;
 use krablet_observer::ObserverConfig;
 use krablet_pod::marks::PodSource;
 use krablet_pod::paths::RootDir;
+use krablet_runtime::dns::check_node_resolver;
 use krablet_runtime::rotation::RotationConfig;
 use krablet_runtime::{
     DnsSettings, ImageDeps, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings,
@@ -40,11 +40,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use crate::cgroups::{self, Division};
 use crate::cluster::{self, Ground};
 use crate::doors::Doors;
 use crate::parts::Parts;
 use crate::view::{AgentView, Facts};
-use crate::{keychain, lock, machine, referents, run_once};
+use crate::{keychain, lock, machine, referents, run_once, stats, user_ids};
 
 /// What is known of the machine before anything is built.
 struct Machine {
@@ -86,6 +87,8 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         seed: fresh_seed(),
     };
     // What the user has to set right is told before the runtime is waited for.
+    let id_space = user_ids::space(&loaded)?;
+    let division = Division::of(&ground).await?;
     let invitation = match cluster::is_wanted(&loaded) {
         true => Some(cluster::invitation(&ground).await?),
         false => None,
@@ -95,8 +98,9 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
     let keychain = keychain::build(&ground, invitation.as_ref().map(|i| i.kube())).await?;
     let runtime_name = runtime_name(&client).await;
     let recursive_read_only = can_mount_recursively_read_only(&client).await;
-    let cgroups = cgroups(config, &client).await?;
-    check_host(config, &cgroups)?;
+    let cgroups = cgroups::detect(config, &client).await?;
+    let tasks = &mut parts.tasks;
+    division.enforce(&cgroups, &recorder, tasks).await?;
     let (joined, door, ties) = match invitation {
         Some(invitation) => {
             let (joined, door, ties) = cluster::join(&ground, invitation, &mut parts).await?;
@@ -127,10 +131,14 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         door,
         cluster: joined,
     };
-    let mut agent_config = agent_config(&loaded, &machine, &root, runtime_name, &cgroups)?;
+    let mut agent_config = agent_config(&loaded, &machine, &root, runtime_name)?;
     agent_config.node.recursive_read_only = recursive_read_only;
     agent_config.runtime.node.recursive_read_only = recursive_read_only;
+    let runtime = &mut agent_config.runtime;
+    division.tell(&loaded, &cgroups, runtime).await;
+    runtime.node.id_space = id_space;
     let sources = agent_config.sources.clone();
+    check_node_resolver(&agent_config.runtime.dns, &*deps.files, &recorder).await;
     let (agent, handle) = Agent::build(agent_config, deps.clone());
     recorder.normal(Subject::Node, reason::STARTING, "Starting krablet.");
 
@@ -141,6 +149,15 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         ties.spawn(&handle, tasks);
     }
     start_sources(&loaded, &machine, &root, &deps, &handle, tasks);
+    let statistics = stats::build(stats::Sources {
+        loaded: &loaded,
+        node_name: &machine.name,
+        root: &root,
+        version: cgroups.version(),
+        deps: &deps,
+        handle: &handle,
+        runtime: door_runtime.clone(),
+    });
     drop(deps);
     let view = AgentView::new(
         handle.clone(),
@@ -164,6 +181,7 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         handle: &handle,
         kube,
         runtime: door_runtime,
+        statistics,
     };
     doors.open(tasks).await?;
     notify_ready();
@@ -255,51 +273,11 @@ async fn can_mount_recursively_read_only(client: &dyn RuntimeService) -> bool {
     default.is_some_and(|features| features.recursive_read_only_mounts)
 }
 
-/// The runtime's own cgroup driver counts; the configured one is for runtimes that cannot tell.
-async fn cgroups(
-    config: &KubeletConfiguration,
-    client: &dyn RuntimeService,
-) -> Result<Arc<HostCgroups>> {
-    let cgroups = &config.cgroups;
-    let told = client
-        .runtime_config()
-        .await
-        .ok()
-        .and_then(|c| c.linux)
-        .map(|l| l.cgroup_driver);
-    let driver = match told {
-        Some(0) => CgroupDriver::Systemd,
-        Some(_) => CgroupDriver::Cgroupfs,
-        None if cgroups.cgroup_driver == "systemd" => CgroupDriver::Systemd,
-        None => CgroupDriver::Cgroupfs,
-    };
-    let host = HostCgroups::detect(driver, &cgroups.cgroup_root, cgroups.cgroups_per_qos)
-        .await
-        .context("cannot read the cgroups of this machine")?;
-    Ok(Arc::new(host))
-}
-
-fn check_host(config: &KubeletConfiguration, cgroups: &HostCgroups) -> Result<()> {
-    let facts = HostFacts {
-        cgroup_v2: cgroups.version() == CgroupVersion::V2,
-    };
-    let problems = validate_host(config, facts);
-    if problems.is_empty() {
-        return Ok(());
-    }
-    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    bail!(
-        "the configuration does not fit this machine: {}",
-        lines.join("; ")
-    )
-}
-
 fn agent_config(
     loaded: &Loaded,
     machine: &Machine,
     root: &RootDir,
     runtime_name: String,
-    cgroups: &HostCgroups,
 ) -> Result<AgentConfig> {
     let config = &loaded.config;
     let gates = RestartGates {
@@ -321,7 +299,7 @@ fn agent_config(
     }
     Ok(AgentConfig {
         observer: ObserverConfig::default(),
-        runtime: runtime_config(loaded, machine, root, gates, cgroups, seed),
+        runtime: runtime_config(loaded, machine, root, gates, seed),
         volumes: VolumesConfig {
             node_memory: u64::try_from(machine.memory).ok().filter(|m| *m > 0),
             trust_bundles: loaded.gates.enabled(Gate::ClusterTrustBundleProjection),
@@ -386,7 +364,6 @@ fn runtime_config(
     machine: &Machine,
     root: &RootDir,
     gates: RestartGates,
-    cgroups: &HostCgroups,
     seed: u64,
 ) -> RuntimeConfig {
     let config = &loaded.config;
@@ -405,23 +382,16 @@ fn runtime_config(
             resolv_conf: Some(config.network.resolv_conf.clone())
                 .filter(|p| !p.is_empty())
                 .map(Into::into),
+            hostname_override: loaded.gates.enabled(Gate::HostnameOverride),
         },
         node: RuntimeNode {
             name: machine.name.clone(),
             host_ips: machine.ips.iter().map(IpAddr::to_string).collect(),
             memory_capacity: machine.memory,
-            cgroup_v2: cgroups.version() == CgroupVersion::V2,
+            thermal_throttle: machine::thermal_throttle(),
             ..RuntimeNode::default()
         },
-        resources: ResourceSettings {
-            cpu_cfs_quota: config.cgroups.cpu_cfs_quota,
-            cpu_cfs_quota_period: config
-                .cgroups
-                .cpu_cfs_quota_period
-                .to_std()
-                .unwrap_or(Duration::from_millis(100)),
-            single_process_oom_kill: config.cgroups.single_process_oom_kill,
-        },
+        resources: ResourceSettings::default(),
         images: ImageSettings {
             serialize_pulls: config.images.serialize_image_pulls,
             max_parallel_pulls: config

@@ -7,28 +7,42 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use futures::StreamExt as _;
+use jiff::Timestamp;
 use krablet_access::{Authenticator, Authorizer, ClientCertificates, SubjectReviews, TokenReviews};
 use krablet_agent::AgentHandle;
-use krablet_config::KubeletConfiguration;
+use krablet_config::{Gate, KUBERNETES_VERSION, KubeletConfiguration, Loaded};
+use krablet_cri::{Deadlines, Endpoint};
 use krablet_identity::serving::{self, ServingFiles};
+use krablet_identity::{CertStore, PairFiles, ServingDeps, ServingRotation};
 use krablet_kube::Kube;
 use krablet_linux::{DirectoryWatch as _, HostFiles, InotifyWatch, SystemClock, WallClock as _};
+use krablet_metrics::ProcessStats;
 use krablet_pod::api::PodStatus;
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::{PodRef, PodUid};
-use krablet_server::{Access, Inside, Listener, SecureParts, ServingPair, TlsLimits, serve_secure};
+use krablet_server::{
+    About, Access, Checkpoints, Debug, HealthRecord, Inside, Listener, NodeLogs, SecureParts,
+    ServingPair, TlsLimits, Version, serve_secure,
+};
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::doors::Doors;
+use crate::{checkpointing, flagz};
 
 /// Files that change are written in several steps; looked at once they are through.
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// Without an API server nobody could be told from anybody else by the rules that are set: the port stays shut then,
 /// and the log says what to change.
-pub async fn open(doors: Doors<'_>, address: SocketAddr, tasks: &mut JoinSet<()>) -> Result<()> {
+pub async fn open(
+    doors: Doors<'_>,
+    address: SocketAddr,
+    record: HealthRecord,
+    tasks: &mut JoinSet<()>,
+) -> Result<()> {
     let config = &doors.loaded.config;
     if doors.kube.is_none() && asks_the_api_server(config) {
         info!(
@@ -37,10 +51,19 @@ pub async fn open(doors: Doors<'_>, address: SocketAddr, tasks: &mut JoinSet<()>
         );
         return Ok(());
     }
-    let pair_files = serving_files(&doors).await?;
-    let pair = read_pair(&pair_files)?;
     let certificates = client_certificates(config)?;
     let listener = Listener::tcp(address).await.context("port")?;
+    let pair = match &doors.kube {
+        Some(kube) if config.security.server_tls_bootstrap => {
+            issued_pair(&doors, kube.clone(), tasks).await?
+        }
+        _ => {
+            let files = serving_files(&doors).await?;
+            let pair = read_pair(&files)?;
+            tasks.spawn(on_change(files.certificate.clone(), reading(&pair, files)));
+            pair
+        }
+    };
     let parts = SecureParts {
         access: access(&doors, certificates.clone()),
         inside: Arc::new(House {
@@ -56,12 +79,22 @@ pub async fn open(doors: Doors<'_>, address: SocketAddr, tasks: &mut JoinSet<()>
             .streaming_connection_idle_timeout
             .to_std()
             .unwrap_or_default(),
+        record,
+        node_logs: node_logs(doors.loaded),
+        about: about(doors.loaded),
+        debug: Debug {
+            profiling: config.server.enable_profiling_handler,
+            flags: config.server.enable_debug_flags_handler,
+            verbosity: None,
+        },
+        checkpoints: checkpoints(&doors)?,
+        statistics: Some(doors.statistics.clone()),
     };
     let limits = TlsLimits {
         min_version: config.security.tls_min_version.clone(),
         cipher_suites: config.security.tls_cipher_suites.clone(),
     };
-    keep_fresh(&pair, pair_files, certificates, config, tasks);
+    keep_fresh(certificates, config, tasks);
     info!(address = %address, "Serving the HTTPS port");
     tasks.spawn(async move {
         if let Err(why) = serve_secure(listener, &pair, &limits, parts).await {
@@ -86,15 +119,97 @@ async fn serving_files(doors: &Doors<'_>) -> Result<ServingFiles> {
         });
     }
     if security.server_tls_bootstrap {
-        warn!(
-            "serverTLSBootstrap: a serving certificate is not asked for at the API server, a self-signed one is shown"
-        );
+        warn!("serverTLSBootstrap: this node stands alone, a self-signed certificate is shown");
     }
     let directory = Path::new(&doors.loaded.flags.cert_dir);
     let (name, ips) = (doors.node_name, doors.node_ips);
     serving::self_signed(directory, name, ips, &HostFiles, SystemClock.now())
         .await
         .context("--cert-dir: cannot make a serving certificate")
+}
+
+/// What the cluster issues to this node. Until it has, handshakes fail.
+async fn issued_pair(
+    doors: &Doors<'_>,
+    kube: Kube,
+    tasks: &mut JoinSet<()>,
+) -> Result<ServingPair> {
+    let (flags, security) = (&doors.loaded.flags, &doors.loaded.config.security);
+    let given = (!security.tls_cert_file.is_empty()).then(|| PairFiles {
+        certificate: security.tls_cert_file.clone().into(),
+        key: security.tls_private_key_file.clone().into(),
+    });
+    let store = CertStore::open_serving(flags.cert_dir.clone().into(), Arc::new(HostFiles)).await;
+    let store = store.context("--cert-dir")?.with_named(given, false);
+    let (publish, mut issued) = watch::channel(None);
+    let clock = Arc::new(SystemClock);
+    let rotation = ServingRotation::build(ServingDeps {
+        node_name: doors.node_name.to_owned(),
+        kube,
+        store,
+        publish,
+        host_alone: doors.loaded.gates.enabled(Gate::AllowDNSOnlyNodeCSR),
+        seed: clock.now().as_nanosecond() as u64,
+        clock,
+    });
+    tasks.spawn(rotation.await.run());
+    let pair = ServingPair::default();
+    let shown = pair.clone();
+    tasks.spawn(async move {
+        loop {
+            let newest = issued.borrow_and_update().clone();
+            if let Some(newest) = newest {
+                shown.show(newest);
+            }
+            if issued.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    });
+    Ok(pair)
+}
+
+fn node_logs(loaded: &Loaded) -> NodeLogs {
+    let server = &loaded.config.server;
+    let mut logs = NodeLogs::default();
+    logs.served = server.enable_system_log_handler;
+    logs.queried = server.enable_system_log_query && loaded.gates.enabled(Gate::NodeLogQuery);
+    logs
+}
+
+fn about(loaded: &Loaded) -> About {
+    let on = |gate| loaded.gates.enabled(gate);
+    let binary = KUBERNETES_VERSION.trim_start_matches('v');
+    let emulated = binary.rsplit_once('.').map_or(binary, |(minor, _)| minor);
+    let started = || {
+        let stats = ProcessStats::read().ok();
+        let seconds = stats.map(|stats| stats.start_seconds as i64);
+        let started = seconds.and_then(|s| Timestamp::from_second(s).ok());
+        started.unwrap_or_else(|| SystemClock.now())
+    };
+    About {
+        flags: on(Gate::ComponentFlagz).then(flagz::of_command_line),
+        status: on(Gate::ComponentStatusz).then(|| Version {
+            started: started(),
+            binary: binary.to_owned(),
+            emulated: emulated.to_owned(),
+        }),
+    }
+}
+
+fn checkpoints(doors: &Doors<'_>) -> Result<Option<Checkpoints>> {
+    if !doors.loaded.gates.enabled(Gate::ContainerCheckpoint) {
+        return Ok(None);
+    }
+    let runtime = &doors.loaded.config.runtime;
+    let endpoint = Endpoint::parse(&runtime.container_runtime_endpoint);
+    let endpoint = endpoint.context("containerRuntimeEndpoint")?;
+    let deadline = runtime.runtime_request_timeout.to_std();
+    let deadline = deadline.unwrap_or(Deadlines::default().request);
+    Ok(Some(Checkpoints {
+        directory: doors.root.path().join("checkpoints"),
+        runtime: Arc::new(checkpointing::Runtime::new(&endpoint, deadline)),
+    }))
 }
 
 fn read_pair(files: &ServingFiles) -> Result<ServingPair> {
@@ -149,21 +264,24 @@ fn access(doors: &Doors<'_>, certificates: Option<ClientCertificates>) -> Access
     }
 }
 
-/// Files that change take effect without a restart; what cannot be used leaves the old in force.
-fn keep_fresh(
+/// Reads the pair anew.
+fn reading(
     pair: &ServingPair,
     files: ServingFiles,
+) -> impl Fn() -> Result<(), String> + Send + 'static {
+    let pair = pair.clone();
+    move || {
+        let (certificate, key) = read_both(&files).map_err(|e| format!("{e:#}"))?;
+        pair.replace(&certificate, &key)
+    }
+}
+
+/// Authorities that change take effect without a restart; what cannot be used leaves the old in force.
+fn keep_fresh(
     certificates: Option<ClientCertificates>,
     config: &KubeletConfiguration,
     tasks: &mut JoinSet<()>,
 ) {
-    let place = files.certificate.clone();
-    let pair = pair.clone();
-    let again = move || -> Result<(), String> {
-        let (certificate, key) = read_both(&files).map_err(|e| format!("{e:#}"))?;
-        pair.replace(&certificate, &key)
-    };
-    tasks.spawn(on_change(place, again));
     if let Some(certificates) = certificates {
         let file = PathBuf::from(&config.security.authentication.x509.client_ca_file);
         let place = file.clone();

@@ -2,6 +2,7 @@
 //! unix socket for krablet's own commands. Handlers see the node through [`NodeView`] and [`Inside`].
 
 mod control;
+mod health;
 mod listen;
 mod rows;
 mod secure;
@@ -14,9 +15,13 @@ use krablet_pod::api::Pod;
 use tokio::sync::watch;
 
 pub use control::{EventLine, serve_control};
+pub use health::HealthRecord;
 pub use listen::{ListenError, Listener};
 pub use rows::{PodRow, pod_rows};
-pub use secure::{Access, Inside, SecureParts, ServingPair, TlsLimits, serve_secure};
+pub use secure::{
+    About, Access, Checkpointer, Checkpoints, Debug, Inside, NodeLogs, SecureParts, ServingPair,
+    SetVerbosity, Statistics, TlsLimits, Version, serve_secure,
+};
 pub use web::{serve_healthz, serve_read_only};
 
 /// What the doors may see of the node.

@@ -7,6 +7,7 @@ use axum::routing::{MethodRouter, get};
 use http::{StatusCode, header};
 use serde_json::json;
 
+use crate::health::HealthRecord;
 use crate::listen::Listener;
 use crate::{NodeView, View};
 
@@ -17,46 +18,58 @@ const METRICS: [(header::HeaderName, &str); 1] = [(
 )];
 
 /// The health port: `/healthz` and its single checks.
-pub async fn serve_healthz(listener: Listener, view: View) {
-    listener.serve(health_routes().with_state(view)).await;
+pub async fn serve_healthz(listener: Listener, view: View, record: HealthRecord) {
+    let health = Health { view, record };
+    let router = routes(&[HEALTH_ROUTES]).with_state(health);
+    listener.serve(router).await;
 }
 
 /// The read-only port, without authentication: nothing here changes anything.
-pub async fn serve_read_only(listener: Listener, view: View) {
-    listener.serve(read_only_routes().with_state(view)).await;
+pub async fn serve_read_only(listener: Listener, view: View, record: HealthRecord) {
+    listener.serve(read_only_routes(view, record)).await;
 }
 
-type Route = (&'static str, fn() -> MethodRouter<View>);
+type Route<S> = (&'static str, fn() -> MethodRouter<S>);
 
-const HEALTH_ROUTES: &[Route] = &[
+/// The node's health, and how often it was told.
+#[derive(Clone)]
+pub(crate) struct Health {
+    view: View,
+    record: HealthRecord,
+}
+
+pub(crate) const HEALTH_ROUTES: &[Route<Health>] = &[
     ("/healthz", || get(healthz)),
     ("/healthz/{check}", || get(one_check)),
 ];
 
+/// Not on the health port.
+pub(crate) const RECORD_ROUTES: &[Route<Health>] = &[("/metrics/slis", || get(slis))];
+
 /// On the read-only port, and on the HTTPS port for those who may.
-pub(crate) const READ_ONLY_ROUTES: &[Route] = &[
+pub(crate) const READ_ONLY_ROUTES: &[Route<View>] = &[
     ("/pods", || get(pods)),
     ("/metrics", || get(metrics)),
     ("/metrics/probes", || get(probe_metrics)),
 ];
 
-fn routes(tables: &[&[Route]]) -> Router<View> {
+fn routes<S: Clone + Send + Sync + 'static>(tables: &[&[Route<S>]]) -> Router<S> {
     let all = tables.iter().copied().flatten();
     all.fold(Router::new(), |router, (path, make)| {
         router.route(path, make())
     })
 }
 
-fn health_routes() -> Router<View> {
-    routes(&[HEALTH_ROUTES])
+pub(crate) fn read_only_routes(view: View, record: HealthRecord) -> Router {
+    let open = routes(&[READ_ONLY_ROUTES]).with_state(view.clone());
+    let health = routes(&[HEALTH_ROUTES, RECORD_ROUTES]);
+    open.merge(health.with_state(Health { view, record }))
 }
 
-pub(crate) fn read_only_routes() -> Router<View> {
-    routes(&[HEALTH_ROUTES, READ_ONLY_ROUTES])
-}
-
-async fn healthz(State(view): State<View>, request: axum::extract::RawQuery) -> Response {
+async fn healthz(State(health): State<Health>, request: axum::extract::RawQuery) -> Response {
+    let view = &health.view;
     let failing = view.failing_checks();
+    health.record.tell(view.check_names(), &failing);
     let verbose = request
         .0
         .is_some_and(|q| q.split('&').any(|p| p.starts_with("verbose")));
@@ -78,7 +91,8 @@ async fn healthz(State(view): State<View>, request: axum::extract::RawQuery) -> 
     (StatusCode::INTERNAL_SERVER_ERROR, TEXT, text).into_response()
 }
 
-async fn one_check(State(view): State<View>, Path(check): Path<String>) -> Response {
+async fn one_check(State(health): State<Health>, Path(check): Path<String>) -> Response {
+    let view = &health.view;
     if !view.check_names().contains(&check.as_str()) {
         return (StatusCode::NOT_FOUND, TEXT, "404 page not found\n").into_response();
     }
@@ -89,6 +103,10 @@ async fn one_check(State(view): State<View>, Path(check): Path<String>) -> Respo
             (StatusCode::INTERNAL_SERVER_ERROR, TEXT, text).into_response()
         }
     }
+}
+
+async fn slis(State(health): State<Health>) -> Response {
+    (METRICS, health.record.metrics()).into_response()
 }
 
 /// A v1 PodList, as clients of the kubelet expect it.

@@ -15,7 +15,8 @@ use krablet_events::{Recorder, Subject, reason};
 use krablet_pod::PodRef;
 use krablet_pod::api::Pod;
 use krablet_server::{
-    EventLine, Listener, NodeView, PodRow, serve_control, serve_healthz, serve_read_only,
+    EventLine, HealthRecord, Listener, NodeView, PodRow, serve_control, serve_healthz,
+    serve_read_only,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -112,7 +113,11 @@ async fn health_tells_which_check_fails() {
     let node = FakeNode::new();
     let (listener, address) = tcp().await;
     let mut door = JoinSet::new();
-    door.spawn(serve_healthz(listener, node.clone()));
+    door.spawn(serve_healthz(
+        listener,
+        node.clone(),
+        HealthRecord::default(),
+    ));
     let get = |path: &'static str| async move {
         text(ask(TcpStream::connect(address).await.unwrap(), path).await).await
     };
@@ -148,7 +153,7 @@ async fn the_read_only_port_serves_pods_and_metrics() {
     node.add_pod("web");
     let (listener, address) = tcp().await;
     let mut door = JoinSet::new();
-    door.spawn(serve_read_only(listener, node));
+    door.spawn(serve_read_only(listener, node, HealthRecord::default()));
     let (status, body) = text(ask(TcpStream::connect(address).await.unwrap(), "/pods").await).await;
     assert_eq!(status, 200);
     let list: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -157,13 +162,23 @@ async fn the_read_only_port_serves_pods_and_metrics() {
     let (_, metrics) =
         text(ask(TcpStream::connect(address).await.unwrap(), "/metrics").await).await;
     assert!(metrics.starts_with("kubelet_node_name"));
+    let get = |path: &'static str| async move {
+        text(ask(TcpStream::connect(address).await.unwrap(), path).await).await
+    };
+    assert_eq!(get("/healthz").await, (200, "ok".into()));
+    let (_, slis) = get("/metrics/slis").await;
+    assert!(slis.contains(r#"kubernetes_healthcheck{name="ping",type="healthz"} 1"#));
 }
 
 #[tokio::test]
 async fn nonsense_and_silence_cost_nobody_else_anything() {
     let (listener, address) = tcp().await;
     let mut door = JoinSet::new();
-    door.spawn(serve_healthz(listener, FakeNode::new()));
+    door.spawn(serve_healthz(
+        listener,
+        FakeNode::new(),
+        HealthRecord::default(),
+    ));
     let mut silent = Vec::new();
     for _ in 0..50 {
         silent.push(TcpStream::connect(address).await.unwrap());

@@ -3,6 +3,7 @@
 mod begin;
 mod join;
 mod rotation;
+mod serving;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,19 +1,24 @@
 //! The HTTPS door: everything the agent can be asked, for those who may ask it.
 
 mod answers;
+mod checkpoint;
+mod debug;
 mod guard;
 mod logs;
+mod node_logs;
 mod place;
 mod query;
 mod state;
+mod stats;
 mod streams;
 mod tls;
+mod zpages;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, any, get, post};
 use krablet_access::{Authenticator, Authorizer};
 use krablet_cri::{RuntimeService, StreamingService};
 use krablet_logs::LogWatch;
@@ -21,11 +26,16 @@ use krablet_pod::PodUid;
 use krablet_pod::api::PodStatus;
 use krablet_pod::observed::ObservedPod;
 
-use crate::View;
 use crate::listen::Listener;
-use crate::web::read_only_routes;
+use crate::web::{HEALTH_ROUTES, READ_ONLY_ROUTES, RECORD_ROUTES, read_only_routes};
+use crate::{HealthRecord, View};
 
+pub use checkpoint::{Checkpointer, Checkpoints};
+pub use debug::{Debug, SetVerbosity};
+pub use node_logs::NodeLogs;
+pub use stats::Statistics;
 pub use tls::{ServingPair, TlsLimits};
+pub use zpages::{About, Version};
 
 pub(crate) use guard::PeerCertificates;
 use streams::Streams;
@@ -60,6 +70,14 @@ pub struct SecureParts {
     pub debugging: bool,
     /// `streamingConnectionIdleTimeout`
     pub idle: Duration,
+    pub record: HealthRecord,
+    pub node_logs: NodeLogs,
+    pub about: About,
+    pub debug: Debug,
+    /// `None` with the gate `ContainerCheckpoint` off.
+    pub checkpoints: Option<Checkpoints>,
+    /// `None` on a node without cgroups of its own.
+    pub statistics: Option<Arc<dyn Statistics>>,
 }
 
 /// What handlers share.
@@ -97,14 +115,15 @@ pub async fn serve_secure(
 }
 
 fn router(door: &SharedDoor) -> Router {
-    let view = door.parts.view.clone();
-    let open = read_only_routes().with_state(view);
-    let debug = match door.parts.debugging {
+    let parts = &door.parts;
+    let open = read_only_routes(parts.view.clone(), parts.record.clone());
+    let debug = match parts.debugging {
         true => debug_routes(),
         false => debug_routes().layer(axum::middleware::from_fn(guard::debugging_disabled)),
     };
     let guarded = axum::middleware::from_fn_with_state(door.clone(), guard::guard);
     debug
+        .merge(stats::routes())
         .with_state(door.clone())
         .merge(open)
         .fallback(answers::not_found)
@@ -142,7 +161,29 @@ const DEBUG_ROUTES: &[Route] = &[
     ("/portForward/{namespace}/{pod}/{uid}", || {
         get(streams::port_forward).post(streams::port_forward)
     }),
+    ("/logs/", || get(node_logs::top)),
+    ("/logs/{*path}", || get(node_logs::below)),
+    ("/checkpoint/{namespace}/{pod}/{container}", || {
+        post(checkpoint::checkpoint)
+    }),
+    ("/flagz", || get(zpages::flagz)),
+    ("/statusz", || get(zpages::statusz)),
+    ("/debug/flags/v", || any(debug::verbosity)),
+    ("/debug/pprof/", || get(debug::pprof_index)),
+    ("/debug/pprof/{*name}", || get(debug::pprof)),
 ];
+
+/// Every path there is at this door.
+fn all_paths() -> impl Iterator<Item = &'static str> {
+    let debug = DEBUG_ROUTES.iter().map(|(path, _)| *path);
+    let open = READ_ONLY_ROUTES.iter().map(|(path, _)| *path);
+    let health = HEALTH_ROUTES.iter().chain(RECORD_ROUTES);
+    let stats = stats::ROUTES.iter().map(|(path, _)| *path);
+    debug
+        .chain(open)
+        .chain(stats)
+        .chain(health.map(|(path, _)| *path))
+}
 
 fn debug_routes() -> Router<SharedDoor> {
     DEBUG_ROUTES

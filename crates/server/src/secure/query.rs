@@ -114,6 +114,8 @@ pub(super) fn stream_query(pairs: &[(String, String)]) -> Option<StreamQuery> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn pairs(query: &str) -> Vec<(String, String)> {
@@ -199,5 +201,24 @@ mod tests {
         assert_eq!(shown("output=true"), "none");
         assert_eq!(shown("tty=1&error=1"), "none");
         assert_eq!(shown(""), "none");
+    }
+
+    proptest! {
+        #[test]
+        fn any_question_is_read_or_refused(
+            names in proptest::collection::vec("(follow|previous|timestamps|tail|tailLines|limitBytes|sinceSeconds|sinceTime|stream|[a-z]{1,5})", 0..8),
+            values in proptest::collection::vec("(-?[0-9]{1,20}|true|false|all|All|Stdout|Stderr|[0-9TZ:+.-]{0,30}|\\PC{0,8})", 8),
+        ) {
+            let pairs: Vec<_> = names.into_iter().zip(values).collect();
+            let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+            match log_query(&pairs, now) {
+                Ok(query) => {
+                    prop_assert!(query.options.limit_bytes != Some(0));
+                    prop_assert!(query.options.stream.is_none() || query.options.tail.is_none());
+                }
+                Err((code, _)) => prop_assert!(code == 400 || code == 422),
+            }
+            let _ = stream_query(&pairs);
+        }
     }
 }

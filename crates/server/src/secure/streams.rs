@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use http::{HeaderName, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use krablet_cri::{Error, v1};
 use krablet_pod::ContainerId;
@@ -51,6 +51,9 @@ pub(super) async fn exec(
         stdout: query.stdout,
         stderr: query.stderr,
     };
+    if let Err(why) = wanted_upgrade(request.headers()) {
+        return refuse(StatusCode::BAD_REQUEST, why);
+    }
     let place = door.parts.streaming.exec(wanted).await;
     door.streams.join(request, place).await
 }
@@ -76,6 +79,9 @@ pub(super) async fn attach(
         stdout: query.stdout,
         stderr: query.stderr && !tty,
     };
+    if let Err(why) = wanted_upgrade(request.headers()) {
+        return refuse(StatusCode::BAD_REQUEST, why);
+    }
     let place = door.parts.streaming.attach(wanted).await;
     door.streams.join(request, place).await
 }
@@ -89,6 +95,9 @@ pub(super) async fn port_forward(
         Ok(id) => id,
         Err(refused) => return *refused,
     };
+    if let Err(why) = wanted_upgrade(request.headers()) {
+        return refuse(StatusCode::BAD_REQUEST, why);
+    }
     let place = door.parts.streaming.port_forward(id.as_str()).await;
     door.streams.join(request, place).await
 }
@@ -155,9 +164,6 @@ impl Streams {
             Ok(url) => url,
             Err(e) => return runtime_refused(&e),
         };
-        if !asks_for_upgrade(&request) {
-            return refuse(StatusCode::BAD_REQUEST, "Upgrade request required");
-        }
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             let why = "too many streams are open on this node, try again later";
             return refuse(StatusCode::TOO_MANY_REQUESTS, why);
@@ -236,14 +242,31 @@ fn runtime_refused(e: &Error) -> Response {
     refuse(code, e.to_string())
 }
 
-fn asks_for_upgrade(request: &Request) -> bool {
-    let connection = request.headers().get_all(header::CONNECTION);
+/// Whether this can become a stream at all, before the runtime prepares for one. Which of the two protocols it is does
+/// not matter here: both are passed on as they are.
+fn wanted_upgrade(headers: &HeaderMap) -> Result<(), &'static str> {
+    let connection = headers.get_all(header::CONNECTION);
     let mut words = connection
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','));
     let upgrades = words.any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
-    upgrades && request.headers().contains_key(header::UPGRADE)
+    let text = |name: &HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
+    let Some(protocol) = text(&header::UPGRADE).filter(|_| upgrades) else {
+        return Err("Upgrade request required");
+    };
+    let only = |name: &HeaderName| headers.get_all(name).iter().nth(1).is_none();
+    match protocol.to_ascii_lowercase().as_str() {
+        "spdy/3.1" if only(&header::UPGRADE) => Ok(()),
+        "websocket" if only(&header::UPGRADE) => {
+            let key = text(&header::SEC_WEBSOCKET_KEY);
+            let version = text(&header::SEC_WEBSOCKET_VERSION);
+            // 16 bytes in base64.
+            let good = key.is_some_and(|key| key.len() == 24) && version == Some("13");
+            good.then_some(()).ok_or("malformed WebSocket handshake")
+        }
+        _ => Err("streams are SPDY/3.1 or WebSocket"),
+    }
 }
 
 /// The client's request as the runtime gets it: its own credentials are nobody else's business.
@@ -314,6 +337,8 @@ async fn copy(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -369,7 +394,7 @@ mod tests {
             .header("X-Stream-Protocol-Version", "v4.channel.k8s.io")
             .body(Body::empty())
             .unwrap();
-        assert!(asks_for_upgrade(&request));
+        assert_eq!(wanted_upgrade(request.headers()), Ok(()));
         let target = "http://127.0.0.1:4321/exec/token".parse().unwrap();
         let asked = outgoing(&request, &target).unwrap();
         assert_eq!(asked.uri(), "/exec/token");
@@ -379,5 +404,81 @@ mod tests {
             names,
             ["connection", "host", "upgrade", "x-stream-protocol-version"]
         );
+    }
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let parse = |(name, value): &(&str, &str)| {
+            let name: HeaderName = name.parse().unwrap();
+            (name, http::HeaderValue::from_str(value).unwrap())
+        };
+        lines.iter().map(parse).collect()
+    }
+
+    #[test]
+    fn what_can_become_a_stream() {
+        let good = [
+            vec![("connection", "Upgrade"), ("upgrade", "SPDY/3.1")],
+            vec![
+                ("connection", "keep-alive, upgrade"),
+                ("upgrade", "websocket"),
+                ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+                ("sec-websocket-version", "13"),
+            ],
+        ];
+        for lines in good {
+            assert_eq!(wanted_upgrade(&headers(&lines)), Ok(()), "{lines:?}");
+        }
+        let bad = [
+            vec![],
+            vec![("upgrade", "SPDY/3.1")],
+            vec![("connection", "upgrade")],
+            vec![("connection", "close"), ("upgrade", "SPDY/3.1")],
+            vec![("connection", "upgrade"), ("upgrade", "h2c")],
+            vec![("connection", "upgrade"), ("upgrade", "")],
+            vec![("connection", "upgrade"), ("upgrade", "websocket")],
+            vec![
+                ("connection", "upgrade"),
+                ("upgrade", "websocket"),
+                ("sec-websocket-key", "short"),
+                ("sec-websocket-version", "13"),
+            ],
+            vec![
+                ("connection", "upgrade"),
+                ("upgrade", "websocket"),
+                ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+                ("sec-websocket-version", "8"),
+            ],
+        ];
+        for lines in bad {
+            assert!(wanted_upgrade(&headers(&lines)).is_err(), "{lines:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_the_handshake_is_passed_on(
+            lines in proptest::collection::vec(
+                ("(connection|upgrade|authorization|cookie|host|sec-websocket-[a-z]{1,8}|x-stream-protocol-version|x-[a-z]{1,6})",
+                 "(upgrade|Upgrade, close|SPDY/3\\.1|websocket|13|[ -~]{0,30})"),
+                0..12,
+            ),
+        ) {
+            let mut request = http::Request::new(Body::empty());
+            for (name, value) in &lines {
+                let name: HeaderName = name.parse().unwrap();
+                let value = http::HeaderValue::from_str(value.trim()).unwrap();
+                request.headers_mut().append(name, value);
+            }
+            let _ = wanted_upgrade(request.headers());
+            let target = "http://127.0.0.1:4321/exec/token".parse().unwrap();
+            let asked = outgoing(&request, &target).unwrap();
+            for name in asked.headers().keys() {
+                let name = name.as_str();
+                let known = ["connection", "upgrade", "host", "x-stream-protocol-version"].contains(&name);
+                prop_assert!(known || name.starts_with("sec-websocket-"), "{name}");
+            }
+            let hosts: Vec<_> = asked.headers().get_all("host").iter().collect();
+            prop_assert_eq!(hosts, ["127.0.0.1:4321"]);
+        }
     }
 }

@@ -16,13 +16,13 @@ use krablet_kube::{Api, ApiError, Call, Kube, Watch};
 use krablet_pod::PodUid;
 use krablet_pod::api::{Container, Pod, PodSpec};
 use krablet_pod::observed::ObservedPod;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 use super::*;
 use crate::NodeView;
-use crate::web::READ_ONLY_ROUTES;
 
 /// Every token is its user's name; one of them may do everything.
 struct Server;
@@ -94,6 +94,15 @@ impl NodeView for Node {
     }
 }
 
+struct NoCheckpoints;
+
+#[async_trait::async_trait]
+impl Checkpointer for NoCheckpoints {
+    async fn checkpoint(&self, _: &str, _: &std::path::Path, _: i64) -> Result<(), String> {
+        Err("it cannot".to_owned())
+    }
+}
+
 struct Nothing;
 
 impl Inside for Nothing {
@@ -115,12 +124,16 @@ impl Inside for Nothing {
 }
 
 fn door(debugging: bool) -> Router {
+    door_with(debugging, |_| {})
+}
+
+fn door_with(debugging: bool, shape: impl FnOnce(&mut SecureParts)) -> Router {
     let kube = Kube::new(Arc::new(Server));
     let minute = Duration::from_secs(60);
     let endpoint = Endpoint::parse("unix:///nonexistent/runtime.sock").unwrap();
     let runtime = RuntimeClient::new(&endpoint, Deadlines::default(), CallLog::default());
     let runtime = Arc::new(runtime);
-    let parts = SecureParts {
+    let mut parts = SecureParts {
         view: Arc::new(Node {
             recorder: Recorder::new(|| Timestamp::UNIX_EPOCH),
             bell: watch::Sender::new(0),
@@ -137,7 +150,24 @@ fn door(debugging: bool) -> Router {
         streaming: runtime,
         debugging,
         idle: minute,
+        record: HealthRecord::default(),
+        node_logs: NodeLogs::new("/nonexistent".into(), Vec::new()),
+        about: About {
+            flags: Some([("v".to_owned(), "2".to_owned())].into()),
+            status: Some(Version::default()),
+        },
+        debug: Debug {
+            profiling: true,
+            flags: true,
+            verbosity: Some(Arc::new(|_| {})),
+        },
+        checkpoints: Some(Checkpoints {
+            directory: "/nonexistent".into(),
+            runtime: Arc::new(NoCheckpoints),
+        }),
+        statistics: Some(Arc::new(super::stats::tests::Spoken { works: true })),
     };
+    shape(&mut parts);
     router(&Arc::new(Door {
         log_watch: LogWatch::new().unwrap(),
         streams: Streams::new(parts.idle),
@@ -165,6 +195,8 @@ fn example(route: &str) -> String {
         ("{uid}", "u"),
         ("{container}", "c"),
         ("{check}", "ping"),
+        ("{*path}", "syslog"),
+        ("{*name}", "heap"),
     ];
     let path = names.iter().fold(route.to_owned(), |path, (name, value)| {
         path.replace(name, value)
@@ -176,15 +208,7 @@ fn example(route: &str) -> String {
 #[tokio::test]
 async fn every_path_by_every_method_for_everyone() {
     let router = door(true);
-    let debug = DEBUG_ROUTES.iter().map(|(path, _)| *path);
-    let open = READ_ONLY_ROUTES.iter().map(|(path, _)| *path);
-    let more = [
-        "/healthz",
-        "/healthz/{check}",
-        "/",
-        "/unknown",
-        "/stats/summary",
-    ];
+    let more = ["/", "/unknown", "/logs", "/debug/"];
     let methods = [
         Method::GET,
         Method::POST,
@@ -194,7 +218,7 @@ async fn every_path_by_every_method_for_everyone() {
         Method::HEAD,
         Method::OPTIONS,
     ];
-    for route in debug.chain(open).chain(more) {
+    for route in all_paths().chain(more) {
         let path = example(route);
         for method in &methods {
             let case = format!("{method} {path}");
@@ -277,6 +301,44 @@ async fn what_those_find_who_may() {
         ("POST", "/exec/ns/p/c?output=1", 404, "pod not found"),
         ("POST", "/portForward/ns/p/other", 404, "pod not found"),
         ("POST", "/configz", 405, ""),
+        ("GET", "/healthz/ping", 200, "ok"),
+        ("GET", "/healthz/other", 404, "404 page not found\n"),
+        ("GET", "/logs/none", 404, "404 page not found\n"),
+        ("GET", "/logs", 404, "404 page not found\n"),
+        ("GET", "/logs/../configz", 404, "404 page not found\n"),
+        (
+            "GET",
+            "/logs/%2e%2e/%2e%2e/etc/passwd",
+            404,
+            "404 page not found\n",
+        ),
+        ("POST", "/checkpoint/ns/other/c", 404, "pod does not exist"),
+        (
+            "POST",
+            "/checkpoint/ns/p/x",
+            404,
+            "container x does not exist",
+        ),
+        (
+            "POST",
+            "/checkpoint/ns/p/c?timeout=x",
+            404,
+            "cannot parse value of timeout parameter",
+        ),
+        (
+            "POST",
+            "/checkpoint/ns/p/c",
+            500,
+            "checkpointing of ns/p/c failed (container c not found)",
+        ),
+        ("GET", "/debug/flags/v", 406, "unsupported http method\n"),
+        (
+            "PUT",
+            "/debug/flags/v",
+            400,
+            "strconv.ParseUint: parsing \"\": invalid syntax\n",
+        ),
+        ("GET", "/debug/pprof/other", 404, "Unknown profile\n"),
     ];
     for (method, path, code, text) in cases {
         let method: Method = method.parse().unwrap();
@@ -301,4 +363,131 @@ async fn debugging_handlers_can_be_shut() {
     }
     let (code, _) = ask(&router, &Method::GET, "/pods", Some("right")).await;
     assert_eq!(code, 200);
+}
+
+#[tokio::test]
+async fn the_verbosity_is_set() {
+    let level = Arc::new(std::sync::atomic::AtomicU32::new(2));
+    let told = level.clone();
+    let set: SetVerbosity = Arc::new(move |v| told.store(v, std::sync::atomic::Ordering::Relaxed));
+    let router = door_with(true, |parts| parts.debug.verbosity = Some(set));
+    let put = |text: &'static str| {
+        let request = Request::put("/debug/flags/v").header("Authorization", "Bearer right");
+        let request = request.body(Body::from(text)).unwrap();
+        let router = router.clone();
+        async move { router.oneshot(request).await.unwrap().status().as_u16() }
+    };
+    assert_eq!(put("6").await, 200);
+    assert_eq!(level.load(std::sync::atomic::Ordering::Relaxed), 6);
+    assert_eq!(put("-1").await, 400);
+    assert_eq!(put("many").await, 400);
+    let long = "1".repeat(1000);
+    assert_eq!(put(long.leak()).await, 400);
+    assert_eq!(level.load(std::sync::atomic::Ordering::Relaxed), 6);
+}
+
+#[tokio::test]
+async fn pages_about_the_process() {
+    let router = door(true);
+    let get = async |path: &str| ask(&router, &Method::GET, path, Some("right")).await;
+    let (code, page) = get("/flagz").await;
+    assert!(code == 200 && page.ends_with("\nv=2\n"), "{page}");
+    let (code, page) = get("/statusz").await;
+    assert!(
+        code == 200 && page.contains("/checkpoint /configz"),
+        "{page}"
+    );
+    let (code, page) = get("/debug/pprof/heap").await;
+    assert!(code == 200 && page.contains("VmRSS:"), "{page}");
+    let (code, page) = get("/debug/pprof/tasks").await;
+    assert!(code == 200 && page.starts_with("alive: "), "{page}");
+    assert_eq!(get("/debug/pprof/").await.0, 200);
+    assert_eq!(get("/debug/pprof/profile").await.0, 501);
+}
+
+#[tokio::test]
+async fn single_doors_can_be_shut() {
+    let router = door_with(true, |parts| {
+        parts.node_logs.served = false;
+        parts.debug.profiling = false;
+        parts.debug.flags = false;
+        parts.about = About::default();
+        parts.checkpoints = None;
+    });
+    for (method, path, code, text) in [
+        ("GET", "/logs/", 405, "logs endpoint is disabled.\n"),
+        ("GET", "/logs/syslog", 405, "logs endpoint is disabled.\n"),
+        (
+            "GET",
+            "/debug/pprof/heap",
+            405,
+            "profiling endpoint is disabled.\n",
+        ),
+        (
+            "PUT",
+            "/debug/flags/v",
+            405,
+            "flags endpoint is disabled.\n",
+        ),
+        ("GET", "/flagz", 404, "404 page not found\n"),
+        ("GET", "/statusz", 404, "404 page not found\n"),
+        ("POST", "/checkpoint/ns/p/c", 404, "404 page not found\n"),
+    ] {
+        let method: Method = method.parse().unwrap();
+        let found = ask(&router, &method, path, Some("right")).await;
+        assert_eq!(found, (code, text.to_owned()), "{method} {path}");
+    }
+}
+
+proptest! {
+    /// Whatever is asked, however it is spelt: nobody unknown is answered, and who may ask gets an answer.
+    #[test]
+    fn any_request_is_answered(
+        method in "(GET|POST|PUT|DELETE|PATCH|HEAD|OPTIONS|[A-Z]{1,8})",
+        path in "(/(pods|logs|exec|attach|run|portForward|containerLogs|checkpoint|debug|flags|v|pprof|healthz|metrics|configz|ns|p|c|u|%2e%2e|%00|%ff|\\.\\.|[a-zA-Z0-9._~%-]{0,6})){1,6}/?",
+        query in "(\\?([a-zA-Z]{0,10}|follow|tailLines|sinceTime|query|output|command|timeout)=?[a-zA-Z0-9%+:=&./-]{0,20})?",
+    ) {
+        let Ok(uri) = format!("{path}{query}").parse::<http::Uri>() else { return Ok(()); };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let method: Method = method.parse().unwrap();
+        let (unknown, right) = runtime.block_on(async {
+            let router = door(true);
+            let unknown = ask(&router, &method, &uri.to_string(), None).await.0;
+            (unknown, ask(&router, &method, &uri.to_string(), Some("right")).await.0)
+        });
+        prop_assert_eq!(unknown, 401);
+        prop_assert!(right != 401 && right != 403, "{}", right);
+    }
+}
+
+#[tokio::test]
+async fn what_is_told_in_figures() {
+    use super::stats::tests::Spoken;
+    let with = |statistics: Option<Arc<dyn Statistics>>| {
+        door_with(false, |parts| parts.statistics = statistics)
+    };
+    let working = with(Some(Arc::new(Spoken { works: true })));
+    let broken = with(Some(Arc::new(Spoken { works: false })));
+    let absent = with(None);
+    let less = "/stats/summary?only_cpu_and_memory=true";
+    let cases = [
+        (&working, "GET", "/stats/summary", 200, r#"{"only":false}"#),
+        (&working, "POST", less, 200, r#"{"only":true}"#),
+        (&working, "GET", "/metrics/resource", 200, "resource 1\n"),
+        (&working, "GET", "/metrics/cadvisor", 200, "cadvisor 1\n"),
+        (&broken, "GET", less, 500, "Internal Error: out of order"),
+        (&absent, "GET", less, 404, "404 page not found\n"),
+        (
+            &absent,
+            "GET",
+            "/metrics/cadvisor",
+            404,
+            "404 page not found\n",
+        ),
+    ];
+    for (router, method, path, code, text) in cases {
+        let method: Method = method.parse().unwrap();
+        let found = ask(router, &method, path, Some("right")).await;
+        assert_eq!(found, (code, text.to_owned()), "{method} {path}");
+    }
 }

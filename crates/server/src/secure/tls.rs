@@ -11,11 +11,22 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedProtocolVersion, version};
 
-/// The pair shown to clients; a new one takes effect with the next handshake. Clones share it.
+/// The pair shown to clients; a new one takes effect with the next handshake. As long as there is none, handshakes fail.
+/// Clones share it.
 #[derive(Clone)]
 pub struct ServingPair {
     provider: Arc<CryptoProvider>,
-    shown: Arc<RwLock<Arc<CertifiedKey>>>,
+    shown: Arc<RwLock<Option<Arc<CertifiedKey>>>>,
+}
+
+impl Default for ServingPair {
+    /// None yet.
+    fn default() -> Self {
+        Self {
+            provider: Arc::new(aws_lc_rs::default_provider()),
+            shown: Arc::default(),
+        }
+    }
 }
 
 impl fmt::Debug for ServingPair {
@@ -27,26 +38,28 @@ impl fmt::Debug for ServingPair {
 impl ServingPair {
     /// From the texts of a certificate file, the chain after it if there is one, and of a key file.
     pub fn new(certificate: &[u8], key: &[u8]) -> Result<Self, String> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let shown = pair(&provider, certificate, key)?;
-        Ok(Self {
-            provider,
-            shown: Arc::new(RwLock::new(Arc::new(shown))),
-        })
+        let new = Self::default();
+        new.replace(certificate, key)?;
+        Ok(new)
     }
 
     /// What cannot be used leaves the old pair in place.
     pub fn replace(&self, certificate: &[u8], key: &[u8]) -> Result<(), String> {
         let new = Arc::new(pair(&self.provider, certificate, key)?);
-        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = new;
+        self.show(new);
         Ok(())
+    }
+
+    /// One whose key was found to be that of the certificate.
+    pub fn show(&self, pair: Arc<CertifiedKey>) {
+        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = Some(pair);
     }
 }
 
 impl ResolvesServerCert for ServingPair {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let shown = self.shown.read();
-        Some(shown.unwrap_or_else(PoisonError::into_inner).clone())
+        shown.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -111,5 +124,53 @@ fn versions(min: &str) -> &'static [&'static SupportedProtocolVersion] {
     match min {
         "VersionTLS13" => &FROM_13,
         _ => &FROM_12,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(config: &ServerConfig) -> Vec<String> {
+        let suites = config.crypto_provider().cipher_suites.iter();
+        suites.map(|s| format!("{:?}", s.suite())).collect()
+    }
+
+    #[test]
+    fn only_suites_that_are_wanted_and_known_to_be_safe() {
+        let pair = ServingPair::default();
+        let (config, unknown) = server_config(&pair, &TlsLimits::default()).unwrap();
+        assert!(unknown.is_empty());
+        let all = names(&config);
+        for suite in &all {
+            let safe = suite.starts_with("TLS13_") || suite.starts_with("TLS_ECDHE_");
+            assert!(safe && !suite.contains("CBC"), "{suite}");
+        }
+        let wanted = [
+            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            "TLS_RSA_WITH_AES_128_CBC_SHA",
+        ];
+        let limits = TlsLimits {
+            min_version: "VersionTLS12".to_owned(),
+            cipher_suites: wanted.map(str::to_owned).to_vec(),
+        };
+        let (config, unknown) = server_config(&pair, &limits).unwrap();
+        assert_eq!(unknown, ["TLS_RSA_WITH_AES_128_CBC_SHA"]);
+        let offered = names(&config);
+        let older: Vec<_> = offered
+            .iter()
+            .filter(|s| !s.starts_with("TLS13_"))
+            .collect();
+        assert_eq!(older, ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]);
+        assert_eq!(versions("VersionTLS13").len(), 1);
+        assert_eq!(versions("").len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_not_shown() {
+        assert!(ServingPair::new(b"", b"").is_err());
+        let pair = ServingPair::default();
+        assert!(pair.replace(b"no certificate", b"no key").is_err());
+        assert!(pair.shown.read().unwrap().is_none());
     }
 }

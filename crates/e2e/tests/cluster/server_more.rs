@@ -1,0 +1,288 @@
+//! More that is asked of a node: its own logs, pages about the agent, checkpoints, streams over WebSocket, large copies, and
+//! the certificate it shows.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use krablet_e2e::Member;
+use krablet_e2e::cluster_stage::Joining;
+use krablet_e2e::manifest::{shell, single};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use x509_parser::pem::Pem;
+
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+const SERVING: &str = "kubernetes.io/kubelet-serving";
+
+fn proxy(node: &Member, path: &str) -> String {
+    format!("/api/v1/nodes/{}/proxy{path}", node.name)
+}
+
+async fn raw(node: &Member, path: &str) -> String {
+    node.kubectl(&["get", "--raw", &proxy(node, path)]).await
+}
+
+async fn refused(node: &Member, arguments: &[&str]) -> String {
+    let said = node.plane.kubectl(arguments).await;
+    format!("{:#}", said.unwrap_err())
+}
+
+/// Pages about the node and its agent, through the API server.
+pub async fn pages(node: &Member) {
+    let listing = raw(node, "/logs/").await;
+    assert!(listing.starts_with("<!doctype html>"), "{listing}");
+    let outside = proxy(node, "/logs/..%2f..%2fetc%2fpasswd");
+    let why = refused(node, &["get", "--raw", &outside]).await;
+    assert!(!why.contains("root:"), "{why}");
+    for check in ["ping", "log", "syncloop"] {
+        assert_eq!(raw(node, &format!("/healthz/{check}")).await, "ok");
+    }
+    let all = raw(node, "/healthz?verbose").await;
+    assert!(all.contains("[+]syncloop ok"), "{all}");
+    let slis = raw(node, "/metrics/slis").await;
+    let line = r#"kubernetes_healthcheck{name="syncloop",type="healthz"} 1"#;
+    assert!(slis.contains(line), "{slis}");
+    let flags = raw(node, "/flagz").await;
+    assert!(flags.contains("\nv=4\n"), "{flags}");
+    let status = raw(node, "/statusz").await;
+    assert!(status.contains("Binary version: 1.36"), "{status}");
+    let heap = raw(node, "/debug/pprof/heap").await;
+    assert!(heap.contains("VmRSS:"), "{heap}");
+}
+
+/// The runtime here has no tool to write a process to a file, and says so.
+pub async fn checkpoints(node: &Member) {
+    node.run(&single("frozen", shell("main", "exec tail -f /dev/null")))
+        .await;
+    let admin = node.plane.admin_kubeconfig();
+    let ask = async |path: &str| {
+        let path = proxy(node, path);
+        let ask = ["create", "--raw", &path, "-f", "-"];
+        let said = node.plane.kubectl_as(&admin, &ask, Some("{}")).await;
+        said.map_err(|e| format!("{e:#}"))
+    };
+    let missing = ask("/checkpoint/default/nobody/main").await.unwrap_err();
+    assert!(
+        missing.contains("not find") || missing.contains("NotFound"),
+        "{missing}"
+    );
+    match ask("/checkpoint/default/frozen/main").await {
+        Ok(answer) => {
+            let answer: Value = serde_json::from_str(&answer).unwrap();
+            let file = answer["items"][0].as_str().unwrap();
+            assert!(file.contains("checkpoint-frozen_default-main-"), "{file}");
+        }
+        Err(why) => {
+            let expected = "checkpointing of default/frozen/main failed";
+            assert!(why.contains(expected), "{why}");
+        }
+    }
+    node.end("frozen").await;
+}
+
+/// Two hundred megabytes there and back.
+pub async fn large_copy(node: &Member) {
+    node.run(&single("large", shell("main", "exec tail -f /dev/null")))
+        .await;
+    let here = node.dir().join("large");
+    let back = node.dir().join("large-back");
+    let bytes: Vec<u8> = (0..50_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(&here, &bytes).unwrap();
+    let there = "default/large:/tmp/large";
+    node.kubectl(&["cp", here.to_str().unwrap(), there]).await;
+    node.kubectl(&["cp", there, back.to_str().unwrap()]).await;
+    assert!(std::fs::read(&back).unwrap() == bytes, "the copy differs");
+    for file in [here, back] {
+        std::fs::remove_file(file).unwrap();
+    }
+    node.end("large").await;
+}
+
+/// A node that asks the cluster for the certificate it shows, and answers queries for logs.
+pub async fn serving_certificate(main: &Member) {
+    let joining = Joining {
+        config: json!({"serverTLSBootstrap": true, "enableSystemLogQuery": true}),
+        ..Joining::default()
+    };
+    let mut node = main.prepared_beside("shown", joining).await;
+    node.start().await;
+    let request = node
+        .wait("certificate", "is asked for", async || {
+            let all: Vec<CertificateSigningRequest> = node.list(REQUESTS).await?;
+            let user = format!("system:node:{}", node.name);
+            let mine = |r: &CertificateSigningRequest| {
+                r.spec.signer_name == SERVING && r.spec.username.as_ref() == Some(&user)
+            };
+            all.into_iter().find(mine).ok_or("not yet".to_owned())
+        })
+        .await;
+    let usages = request.spec.usages.unwrap();
+    assert_eq!(usages, ["digital signature", "server auth"]);
+    let why = refused(&node, &["get", "--raw", &proxy(&node, "/healthz")]).await;
+    assert!(why.contains("tls") || why.contains("handshake"), "{why}");
+
+    let name = request.metadata.name.unwrap();
+    node.kubectl(&["certificate", "approve", &name]).await;
+    let path = proxy(&node, "/healthz");
+    node.wait("certificate", "is shown", async || {
+        let said = node.plane.kubectl(&["get", "--raw", &path]).await;
+        said.map_err(|e| format!("{e:#}"))
+    })
+    .await;
+    let current = node.dir().join("pki/kubelet-server-current.pem");
+    names_the_node(&current, &node).await;
+    let none = raw(&node, "/logs/?query=no-such-service").await;
+    assert_eq!(none, "\nlog not found for no-such-service\n");
+    let why = refused(
+        &node,
+        &["get", "--raw", &proxy(&node, "/logs/?tailLines=1")],
+    )
+    .await;
+    assert!(why.contains("cannot be empty with options"), "{why}");
+    node.kubectl(&["delete", "node", &node.name]).await;
+    node.down().await;
+}
+
+/// The certificate on disk is the one of the cluster, for this node's name and address.
+async fn names_the_node(current: &Path, node: &Member) {
+    let text = std::fs::read(current).unwrap();
+    let mut blocks = Pem::iter_from_buffer(&text).map(Result::unwrap);
+    let leaf = blocks.find(|block| block.label == "CERTIFICATE").unwrap();
+    let leaf = leaf.parse_x509().unwrap();
+    let subject = leaf.subject().to_string();
+    assert!(subject.contains("O=system:nodes"), "{subject}");
+    assert!(
+        subject.contains(&format!("CN=system:node:{}", node.name)),
+        "{subject}"
+    );
+    let names = leaf.subject_alternative_name().unwrap().unwrap();
+    let names = format!("{:?}", names.value.general_names);
+    assert!(
+        names.contains(&format!("DNSName({:?})", node.name)),
+        "{names}"
+    );
+    assert!(names.contains("IPAddress("), "{names}");
+}
+
+/// A client that speaks WebSocket to the node itself: output, errors and the exit code come in channels.
+pub async fn web_socket(node: &Member) {
+    node.run(&single("socket", shell("main", "exec tail -f /dev/null")))
+        .await;
+    let script = "command=sh&command=-c&command=echo%20out;%20echo%20err%20%3E%262;%20exit%207";
+    let path = format!("/exec/default/socket/main?output=1&error=1&{script}");
+    let mut stream = connect(node).await;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    let mut channels = [const { Vec::new() }; 5];
+    while let Some(message) = message(&mut stream).await {
+        if let Some((channel, text)) = message.split_first() {
+            channels[usize::from(*channel)].extend_from_slice(text);
+        }
+    }
+    let text = |n: usize| String::from_utf8_lossy(&channels[n]).into_owned();
+    assert_eq!((text(1), text(2)), ("out\n".to_owned(), "err\n".to_owned()));
+    let status: Value = serde_json::from_slice(&channels[3]).unwrap();
+    assert_eq!(status["reason"], "NonZeroExitCode");
+    assert_eq!(status["details"]["causes"][0]["message"], "7");
+    node.end("socket").await;
+}
+
+/// The next message of a server; `None` when it says farewell.
+async fn message(stream: &mut TlsStream<TcpStream>) -> Option<Vec<u8>> {
+    let kind = stream.read_u8().await.ok()? & 0x0f;
+    let length = match stream.read_u8().await.ok()? & 0x7f {
+        126 => u64::from(stream.read_u16().await.ok()?),
+        127 => stream.read_u64().await.ok()?,
+        short => u64::from(short),
+    };
+    let mut bytes = vec![0; usize::try_from(length).unwrap()];
+    stream.read_exact(&mut bytes).await.ok()?;
+    (kind != 8).then_some(bytes)
+}
+
+/// To the node's own port, as the API server comes.
+async fn connect(node: &Member) -> TlsStream<TcpStream> {
+    let object = node.node().await.unwrap();
+    let status = object.status.unwrap();
+    let addresses = status.addresses.unwrap();
+    let address = addresses.iter().find(|a| a.type_ == "InternalIP").unwrap();
+    let endpoint = status.daemon_endpoints.unwrap().kubelet_endpoint.unwrap();
+    let port = u16::try_from(endpoint.port).unwrap();
+    let authority = node.plane.ca_file();
+    let pki = authority.parent().unwrap();
+    let chain = CertificateDer::pem_file_iter(pki.join("apiserver-kubelet-client.crt")).unwrap();
+    let chain = chain.map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_file(pki.join("apiserver-kubelet-client.key")).unwrap();
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+        .with_client_auth_cert(chain, key)
+        .unwrap();
+    let stream = TcpStream::connect((address.address.as_str(), port))
+        .await
+        .unwrap();
+    let name = ServerName::try_from("node").unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    connector.connect(name, stream).await.unwrap()
+}
+
+/// The certificate of this node is its own, and known to nobody.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
