@@ -187,5 +187,31 @@ mod tests {
                 }
             }
         }
+
+        /// Whoever is written down, in either way, is whom the registry hears of.
+        #[test]
+        fn what_was_written_is_read(
+            registry in "[a-z]{1,8}\\.[a-z]{2}(:[0-9]{1,4})?",
+            username in "[a-z0-9._-]{1,12}",
+            password in "[a-zA-Z0-9:$!/+=]{1,16}",
+        ) {
+            use base64::engine::general_purpose::STANDARD as BASE64;
+            let joined = BASE64.encode(format!("{username}:{password}"));
+            let login = Login {
+                username: Hidden::new(username.clone()),
+                password: Hidden::new(password.clone()),
+                ..Login::default()
+            };
+            for entry in [
+                serde_json::json!({"auth": joined}),
+                serde_json::json!({"username": username, "password": password}),
+            ] {
+                let auths = serde_json::json!({registry.clone(): entry});
+                let file = serde_json::json!({"auths": auths});
+                let expected = Ok(DockerConfig::from([(registry.clone(), login.clone())]));
+                prop_assert_eq!(&read_config_json(file.to_string().as_bytes()), &expected);
+                prop_assert_eq!(&read_dockercfg(auths.to_string().as_bytes()), &expected);
+            }
+        }
     }
 }

@@ -211,7 +211,7 @@ fn is_huge_pages(medium: &str) -> bool {
 
 /// The size of pages that the pod asked for; of several, the medium must name one.
 fn page_size(medium: &str, spec: Option<&PodSpec>) -> Result<u64, SetUpError> {
-    let wrong = |why: &str| SetUpError::HugePages(format!("{medium}: {why}"));
+    let wrong = |why: &str| SetUpError::HugePages(format!("medium {medium}: {why}"));
     let named = match medium.strip_prefix(HUGE_PAGES_OF) {
         Some(size) => Some(parsed(size).ok_or_else(|| wrong("its size is not a quantity"))?),
         None => None,
@@ -235,9 +235,9 @@ fn page_size(medium: &str, spec: Option<&PodSpec>) -> Result<u64, SetUpError> {
             let first = *sizes.first().ok_or_else(none)?;
             match sizes.iter().all(|size| *size == first) {
                 true => Ok(first),
-                false => Err(wrong(
-                    "can't be used if container requests multiple huge page sizes",
-                )),
+                false => Err(SetUpError::HugePages(format!(
+                    "medium: {medium} can't be used if container requests multiple huge page sizes"
+                ))),
             }
         }
     }

@@ -115,7 +115,7 @@ pub enum SetUpError {
     Path(String),
     #[error("invalid container mount point {0}")]
     MountPoint(String),
-    #[error("medium {0}")]
+    #[error("{0}")]
     HugePages(String),
     #[error("the feature gate {0} is off")]
     GateOff(&'static str),

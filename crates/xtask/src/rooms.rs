@@ -23,6 +23,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("core", &["pod"]),
     ("linux", &["pod"]),
     ("events", &["kube", "pod"]),
+    ("stats", &["cri", "linux", "pod"]),
     ("status", &["core", "kube", "pod"]),
     ("objects", &["checkpoint", "kube", "linux", "pod", "yaml"]),
     ("observer", &["cri", "linux", "pod"]),
@@ -40,6 +41,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("checkpoint", &["linux", "pod"]),
+    ("podresources", &["pod"]),
     ("probes", &["core", "cri", "events", "net", "pod"]),
     (
         "sources",

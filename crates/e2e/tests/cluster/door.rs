@@ -5,7 +5,7 @@ use krablet_e2e::{Member, status};
 use serde_json::{Value, json};
 
 /// Waits until the pod is refused, and deletes it.
-async fn refused(node: &Member, manifest: &Value, reason: &str, message: &str) {
+pub async fn refused(node: &Member, manifest: &Value, reason: &str, message: &str) {
     let made = node.create(manifest).await;
     let name = made.metadata.name.clone().unwrap();
     let pod = node.phase(&name, "Failed").await;

@@ -477,23 +477,15 @@ pub async fn unused_images_go_by_age(node: &Member) {
     tidy.start().await;
     tidy.run(&single("tidied", holding(&image, "IfNotPresent")))
         .await;
-    let store = tidy.stage.bed.images().unwrap();
-    let held = async || {
-        let images = store.list_images().await.unwrap();
-        images
-            .into_iter()
-            .flat_map(|i| i.repo_tags)
-            .collect::<Vec<_>>()
-    };
     tidy.wait("node", "images nobody uses are gone", async || {
-        let held = held().await;
+        let held = held(&tidy).await;
         match held.iter().any(|name| name == images::TOOL) {
             true => Err(format!("{held:?}")),
             false => Ok(()),
         }
     })
     .await;
-    let kept = held().await;
+    let kept = held(&tidy).await;
     assert!(kept.contains(&image), "one that is in use stays: {kept:?}");
     assert!(
         kept.iter().any(|n| n == images::PAUSE),
@@ -501,7 +493,7 @@ pub async fn unused_images_go_by_age(node: &Member) {
     );
     tidy.end("tidied").await;
     tidy.wait("node", "the image of the pod is gone", async || {
-        let held = held().await;
+        let held = held(&tidy).await;
         match held.contains(&image) {
             true => Err(format!("{held:?}")),
             false => Ok(()),
@@ -514,4 +506,64 @@ pub async fn unused_images_go_by_age(node: &Member) {
         "{metrics}"
     );
     tidy.down().await;
+}
+
+/// The names of all images in the runtime.
+async fn held(node: &Member) -> Vec<String> {
+    let store = node.stage.bed.images().unwrap();
+    let images = store.list_images().await.unwrap();
+    images.into_iter().flat_map(|i| i.repo_tags).collect()
+}
+
+async fn tools_are_gone(node: &Member, why: &str) {
+    node.wait("node", why, async || {
+        let held = held(node).await;
+        let is_tool = |name: &String| name == images::TOOL || name == images::TOOL_V2;
+        match held.iter().any(is_tool) {
+            true => Err(format!("{held:?}")),
+            false => Ok(()),
+        }
+    })
+    .await;
+}
+
+/// A disk that is fuller than the node likes costs the images that nobody uses.
+pub async fn unused_images_go_for_space(node: &Member) {
+    let joining = Joining {
+        config: json!({
+            "imageGCHighThresholdPercent": 2,
+            "imageGCLowThresholdPercent": 1,
+            "imageMinimumGCAge": "1ns",
+        }),
+        ..Joining::default()
+    };
+    let mut full = node.prepared_beside("full", joining).await;
+    let registry = registry(&full).await;
+    let (image, _) = registry.put("full/app:v1", Access::Open).await.unwrap();
+    full.start().await;
+    tools_are_gone(&full, "unused images are gone").await;
+    full.run(&single("fills", holding(&image, "IfNotPresent")))
+        .await;
+    let archive = images::standard().unwrap().display().to_string();
+    let import = ["images", "import", archive.as_str()];
+    full.stage.bed.ctr(&import).await.unwrap();
+    // Looked at again from the start on.
+    full.stage.crash().await;
+    tools_are_gone(&full, "they are gone again").await;
+    let kept = held(&full).await;
+    assert!(kept.contains(&image), "one that is in use stays: {kept:?}");
+    assert!(
+        kept.iter().any(|n| n == images::PAUSE),
+        "one that is pinned stays: {kept:?}"
+    );
+    // More than all of them was wanted.
+    let why = "Insufficient free disk space on the node's image filesystem (";
+    full.event(&full.name, "FreeDiskSpaceFailed", why).await;
+    let metrics = full.stage.krablet.metrics().await.unwrap();
+    assert!(
+        metrics.contains("kubelet_image_garbage_collected_total{reason=\"space\"} 2"),
+        "{metrics}"
+    );
+    full.end("fills").await;
+    full.down().await;
 }

@@ -8,18 +8,27 @@
 )]
 
 mod crashes;
+mod debug;
 mod deletions;
 mod door;
 mod environment;
 mod hand_over;
 mod images;
+mod inside;
 mod join;
 mod mirrors;
+mod more_volumes;
+mod names;
 mod node;
 mod outages;
 mod pods;
+mod ports;
 mod reboot;
+mod resources;
+mod security;
 mod server;
+mod server_more;
+mod stats;
 mod volumes;
 mod workloads;
 
@@ -66,6 +75,27 @@ fn main() -> ExitCode {
             images::credential_providers,
             images::runtime_classes,
             images::unused_images_go_by_age,
+            images::unused_images_go_for_space,
+            names::resolvers_hosts_and_hostnames,
+            names::without_a_cluster_dns,
+            security::users_and_groups,
+            security::confinement,
+            security::namespaces_and_sysctls,
+            security::app_armor,
+            security::settings_of_the_node,
+            security::what_an_old_runtime_cannot_do,
+            ports::of_the_node,
+            ports::on_the_nodes_network,
+            ports::limits_of_traffic,
+            debug::a_running_pod,
+            debug::a_pod_that_shares_its_processes,
+            more_volumes::block_devices,
+            more_volumes::mounts_within_mounts,
+            more_volumes::changes_arrive_soon,
+            more_volumes::huge_pages,
+            resources::pods_and_classes_are_held_to_their_limits,
+            resources::reservations_that_cannot_be_kept,
+            resources::users_of_its_own,
             workloads::job_with_completions,
             workloads::job_gives_up_at_its_back_off_limit,
             workloads::daemon_set,
@@ -75,6 +105,13 @@ fn main() -> ExitCode {
             server::followed_logs,
             server::commands,
             server::ports,
+            stats::figures,
+            stats::top,
+            server_more::pages,
+            server_more::checkpoints,
+            server_more::web_socket,
+            server_more::large_copy,
+            server_more::serving_certificate,
             workloads::drain,
             door::no_execute_taint,
             node::deleted_and_back,
@@ -85,6 +122,7 @@ fn main() -> ExitCode {
             join::refused_request_is_told;
         alone:
             environment::watches_go_with_their_pods,
+            more_volumes::authorities_of_the_cluster,
             join::certificate_is_renewed_under_a_watch,
             outages::api_server_is_away_under_churn,
             outages::starts_without_an_api_server,

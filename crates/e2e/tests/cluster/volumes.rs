@@ -1,13 +1,12 @@
 //! What containers see of their volumes: content, rights, and how both follow what others change.
 
-use std::time::Duration;
-
 use krablet_cri::RuntimeService;
-use krablet_cri::v1::ContainerState;
 use krablet_e2e::manifest::{pod, scratch_volume, shell, single, with};
 use krablet_e2e::{Member, status};
 use krablet_testbed::images;
 use serde_json::{Value, json};
+
+use crate::inside::{inside, running_id, says};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -15,65 +14,23 @@ const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 
 /// A container that waits, and is there to be looked into.
-fn looked_into(mounts: Value) -> Value {
+pub fn looked_into(mounts: Value) -> Value {
     with(
         shell("main", "exec sleep 10000"),
         json!({"volumeMounts": mounts}),
     )
 }
 
-fn at(volume: &str, path: &str) -> Value {
+pub fn at(volume: &str, path: &str) -> Value {
     json!({"name": volume, "mountPath": path})
 }
 
-/// The pod's running container.
-async fn running_id(node: &Member, pod: &str) -> Result<String, String> {
-    let uid = status::uid(&node.pod(pod).await?);
-    let all = node.containers(&uid).await.into_iter();
-    let mut running = all.filter(|c| c.state == ContainerState::ContainerRunning as i32);
-    let first = running.next().ok_or("no container runs")?;
-    Ok(first.id)
-}
-
-/// What a script says inside the pod's container.
-async fn inside(node: &Member, pod: &str, script: &str) -> Result<String, String> {
-    let id = running_id(node, pod).await?;
-    let command = ["/bin/sh", "-c", script].map(str::to_owned);
-    let said = node
-        .stage
-        .runtime
-        .exec_sync(&id, command.to_vec(), Duration::from_secs(30))
-        .await
-        .map_err(|e| e.to_string())?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    match said.exit_code {
-        0 => Ok(text.trim_end().to_owned()),
-        code => {
-            let complaint = String::from_utf8_lossy(&said.stderr).into_owned();
-            Err(format!("exit {code}: {text}{complaint}"))
-        }
-    }
-}
-
-/// Waits until the script says this.
-async fn says(node: &Member, pod: &str, script: &str, expected: &str) {
-    node.wait(
-        pod,
-        &format!("`{script}` says {expected:?}"),
-        async || match inside(node, pod, script).await? {
-            said if said == expected => Ok(()),
-            said => Err(said),
-        },
-    )
-    .await;
-}
-
-async fn config_map(node: &Member, name: &str, data: Value) {
+pub async fn config_map(node: &Member, name: &str, data: Value) {
     let object = json!({"metadata": {"name": name}, "data": data});
     node.plane.create(CONFIG_MAPS, &object).await.unwrap();
 }
 
-async fn secret(node: &Member, name: &str, data: Value) {
+pub async fn secret(node: &Member, name: &str, data: Value) {
     let object = json!({"metadata": {"name": name}, "stringData": data});
     node.plane.create(SECRETS, &object).await.unwrap();
 }
@@ -214,7 +171,7 @@ pub async fn what_is_missing_is_told_and_heals(node: &Member) {
         .delete(&format!("{CONFIG_MAPS}/{name}"))
         .await
         .unwrap();
-    let id = running_id(node, name).await.unwrap();
+    let id = running_id(node, name, None).await.unwrap();
     node.stage.runtime.stop_container(&id, 0).await.unwrap();
     node.until(name, "was started again", |pod| {
         let restarts = status::status(pod)?.container_statuses.iter().flatten();
@@ -390,17 +347,18 @@ pub async fn parts_of_volumes(node: &Member) {
     node.end(name).await;
 }
 
-fn on_node(node: &Member) -> Value {
+pub fn on_node(node: &Member) -> Value {
     let term = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [node.name]});
     json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}})
 }
 
 /// A claim and a volume of this source, bound to each other as the control plane would.
-async fn bound_claim(node: &Member, name: &str, source: Value) {
+pub async fn bound_claim(node: &Member, name: &str, source: Value) {
     let shape = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": ""});
     let claim = with(
         shape.clone(),
-        json!({"volumeName": name, "resources": {"requests": {"storage": "1Mi"}}}),
+        json!({"volumeName": name, "resources": {"requests": {"storage": "1Mi"}},
+            "volumeMode": source.get("volumeMode")}),
     );
     let claim = json!({"metadata": {"name": name}, "spec": claim});
     let claim = node.plane.create(CLAIMS, &claim).await.unwrap();
@@ -421,7 +379,7 @@ async fn bound_claim(node: &Member, name: &str, source: Value) {
     node.plane.patch(&path, &bound).await.unwrap();
 }
 
-async fn release_claim(node: &Member, name: &str) {
+pub async fn release_claim(node: &Member, name: &str) {
     node.plane
         .delete(&format!("{CLAIMS}/{name}"))
         .await

@@ -236,5 +236,29 @@ mod tests {
         ]) {
             let _ = read(V1, text.as_bytes());
         }
+
+        #[test]
+        fn what_was_answered_is_read(
+            logins in prop::collection::btree_map("[a-z*.]{1,12}", ("[a-z]{0,8}", "\\PC{0,12}"), 0..4),
+            seconds in 0_u64..100_000,
+        ) {
+            let auth: BTreeMap<&String, Value> = logins
+                .iter()
+                .map(|(image, (user, word))| (image, json!({"username": user, "password": word})))
+                .collect();
+            let rest = format!(", \"cacheKeyType\": \"Registry\", \"cacheDuration\": \"{seconds}s\", \"auth\": {}", json!(auth));
+            let found = read(V1, answer(&rest).as_bytes()).unwrap();
+            prop_assert_eq!(found.key_type, KeyType::Registry);
+            prop_assert_eq!(found.duration, Some(Duration::from_secs(seconds)));
+            let found: BTreeMap<String, (String, String)> = found
+                .logins
+                .into_iter()
+                .map(|(image, login)| {
+                    let word = |hidden: Hidden| hidden.expose().to_owned();
+                    (image, (word(login.username), word(login.password)))
+                })
+                .collect();
+            prop_assert_eq!(found, logins);
+        }
     }
 }

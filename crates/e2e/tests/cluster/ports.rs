@@ -1,0 +1,167 @@
+//! How pods are reached from outside, and how much may go in and out.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use krablet_cri::{RuntimeService, v1};
+use krablet_e2e::manifest::{pod, single, tool, with};
+use krablet_e2e::{Member, status};
+use krablet_testbed::free_port;
+use serde_json::{Value, json};
+use tokio::net::{TcpStream, UdpSocket};
+
+use crate::door::refused;
+
+/// Where libcni keeps what plugins were given.
+const CNI_RESULTS: &str = "/var/lib/cni/results";
+
+fn serving(name: &str, ports: Value) -> Value {
+    single(
+        name,
+        with(
+            tool("main", &["tcp", "-port", "8080"]),
+            json!({"ports": ports}),
+        ),
+    )
+}
+
+async fn connects(node: &Member, pod: &str, ip: IpAddr, port: u16) {
+    node.wait(pod, &format!("is reached at {ip}:{port}"), async || {
+        let connect = tokio::time::timeout(Duration::from_secs(5), TcpStream::connect((ip, port)));
+        let connected = connect.await.map_err(|e| e.to_string())?;
+        connected.map(drop).map_err(|e| e.to_string())
+    })
+    .await;
+}
+
+/// What is sent comes back.
+async fn echoes(node: &Member, pod: &str, ip: IpAddr, port: u16) {
+    node.wait(pod, &format!("echoes at {ip}:{port}"), async || {
+        let socket = UdpSocket::bind(("0.0.0.0", 0))
+            .await
+            .map_err(|e| e.to_string())?;
+        socket
+            .connect((ip, port))
+            .await
+            .map_err(|e| e.to_string())?;
+        socket.send(b"hello").await.map_err(|e| e.to_string())?;
+        let mut answer = [0; 16];
+        let received = tokio::time::timeout(Duration::from_secs(1), socket.recv(&mut answer));
+        let length = received
+            .await
+            .map_err(|e| e.to_string())?
+            .map_err(|e| e.to_string())?;
+        match &answer[..length] {
+            b"hello" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+/// Ports of the node that lead to pods, by address and protocol; who comes second is refused.
+pub async fn of_the_node(node: &Member) {
+    let known = node
+        .node()
+        .await
+        .unwrap()
+        .status
+        .unwrap()
+        .addresses
+        .unwrap();
+    let address = known.iter().find(|a| a.type_ == "InternalIP").unwrap();
+    let ip: IpAddr = address.address.parse().unwrap();
+    let port = free_port().unwrap();
+    let everywhere = json!([{"containerPort": 8080, "hostPort": port}]);
+    node.run(&serving("port-everywhere", everywhere.clone()))
+        .await;
+    connects(node, "port-everywhere", ip, port).await;
+    // The same number of another protocol is another port.
+    let datagrams = json!({"ports": [{"containerPort": 9000, "hostPort": port, "protocol": "UDP", "hostIP": ip}]});
+    let echo = with(tool("main", &["udp", "-port", "9000"]), datagrams);
+    node.run(&single("port-udp", echo)).await;
+    echoes(node, "port-udp", ip, port).await;
+    let message =
+        "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+    let narrow = json!([{"containerPort": 8080, "hostPort": port, "hostIP": ip}]);
+    refused(node, &serving("port-taken", narrow), "NodePorts", message).await;
+    node.end("port-udp").await;
+    node.end("port-everywhere").await;
+}
+
+/// A pod on the node's network is where the node is, and its ports are the node's.
+pub async fn on_the_nodes_network(node: &Member) {
+    let name = "port-host-network";
+    let port = free_port().unwrap();
+    let listen = tool("main", &["tcp", "-port", &port.to_string()]);
+    let listen = with(listen, json!({"ports": [{"containerPort": port}]}));
+    let spec = json!({"hostNetwork": true, "containers": [listen]});
+    let made = node.run(&pod(name, spec)).await;
+    let found = status::status(&made).unwrap();
+    assert_eq!(found.pod_ip, found.host_ip);
+    let own = &made.spec.as_ref().unwrap().containers[0]
+        .ports
+        .as_ref()
+        .unwrap()[0];
+    assert_eq!(own.host_port, Some(i32::from(port)));
+    connects(node, name, "127.0.0.1".parse().unwrap(), port).await;
+    let message =
+        "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+    let taken = json!([{"containerPort": 8080, "hostPort": port}]);
+    refused(node, &serving("port-of-node", taken), "NodePorts", message).await;
+    node.end(name).await;
+}
+
+/// What the network plugins were told when the pod's sandbox was made.
+async fn told_plugins(node: &Member, uid: &str) -> Value {
+    let sandboxes = node.stage.runtime.list_pod_sandbox(None).await.unwrap();
+    let own = |s: &v1::PodSandbox| s.metadata.as_ref().is_some_and(|m| m.uid == uid);
+    let sandboxes: Vec<String> = sandboxes.into_iter().filter(own).map(|s| s.id).collect();
+    let text = std::fs::read_dir(CNI_RESULTS)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| {
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            sandboxes.iter().any(|id| name.contains(id.as_str()))
+        })
+        .map(|path| std::fs::read_to_string(path).unwrap());
+    let all: Value = serde_json::from_str(&text.expect("a result of the plugins")).unwrap();
+    all["capabilityArgs"].clone()
+}
+
+/// The annotations of traffic limits come to the network plugins, and so do ports.
+pub async fn limits_of_traffic(node: &Member) {
+    let name = "traffic";
+    let port = free_port().unwrap();
+    let mut manifest = serving(name, json!([{"containerPort": 8080, "hostPort": port}]));
+    manifest["metadata"]["annotations"] = json!({
+        "kubernetes.io/ingress-bandwidth": "10M",
+        "kubernetes.io/egress-bandwidth": "1Mi",
+    });
+    let made = node.run(&manifest).await;
+    let told = told_plugins(node, &status::uid(&made)).await;
+    assert_eq!(told["bandwidth"]["IngressRate"], 10_000_000, "{told}");
+    assert_eq!(told["bandwidth"]["EgressRate"], 1 << 20, "{told}");
+    let mapping = &told["portMappings"][0];
+    assert_eq!(mapping["HostPort"], port, "{told}");
+    assert_eq!(mapping["ContainerPort"], 8080, "{told}");
+    node.end(name).await;
+
+    let bad = "traffic-bad";
+    let mut manifest = serving(bad, json!([]));
+    manifest["metadata"]["annotations"] = json!({"kubernetes.io/ingress-bandwidth": "fast"});
+    node.create(&manifest).await;
+    let why = "reading pod bandwidth annotations: quantities must match the regular expression";
+    let told = node.event(bad, "FailedCreatePodSandBox", why).await;
+    let message = told.message.unwrap_or_default();
+    assert!(
+        message.starts_with("Failed to create pod sandbox: rpc error: code = "),
+        "{message}"
+    );
+    node.end(bad).await;
+}
