@@ -75,6 +75,7 @@ calls! {
     PortForward => "port_forward",
     GetContainerEvents => "get_container_events",
     ListContainerStats => "list_container_stats",
+    CheckpointContainer => "checkpoint_container",
     ListImages => "list_images",
     ImageStatus => "image_status",
     PullImage => "pull_image",

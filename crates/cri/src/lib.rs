@@ -2,6 +2,7 @@
 //! others see two traits, plain messages and one error.
 
 pub mod calls;
+mod checkpoint;
 mod client;
 mod endpoint;
 mod error;

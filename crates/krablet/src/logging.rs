@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -22,11 +23,21 @@ pub enum Format {
 const DEBUG_VERBOSITY: u32 = 4;
 const TRACE_VERBOSITY: u32 = 6;
 
+/// `-v`, or what it was set to since. One for the process, as the subscriber is.
+static VERBOSITY: AtomicU32 = AtomicU32::new(0);
+
+/// From now on as if the agent had been started with this `-v`.
+pub fn set_verbosity(verbosity: u32) {
+    VERBOSITY.store(verbosity, Ordering::Relaxed);
+    // What was found to be shown or not to be shown was remembered.
+    tracing::callsite::rebuild_interest_cache();
+}
+
 /// Sends all log lines of this process to standard error.
 pub fn init(format: Format, verbosity: u32, clock: Arc<dyn WallClock>) {
+    VERBOSITY.store(verbosity, Ordering::Relaxed);
     let lines = Lines {
         format,
-        level: level_of(verbosity),
         clock,
         zone: TimeZone::system(),
         pid: std::process::id(),
@@ -43,9 +54,12 @@ fn level_of(verbosity: u32) -> Level {
     }
 }
 
+fn level() -> Level {
+    level_of(VERBOSITY.load(Ordering::Relaxed))
+}
+
 struct Lines {
     format: Format,
-    level: Level,
     clock: Arc<dyn WallClock>,
     zone: TimeZone,
     pid: u32,
@@ -54,11 +68,11 @@ struct Lines {
 impl<S: Subscriber> Layer<S> for Lines {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         // Other crates' chatter is theirs; only ours is written for operators.
-        *metadata.level() <= self.level && metadata.target().starts_with("krablet")
+        *metadata.level() <= level() && metadata.target().starts_with("krablet")
     }
 
     fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
-        Some(self.level.into())
+        Some(level().into())
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -231,9 +245,9 @@ mod tests {
     }
 
     fn logged(format: Format, f: impl FnOnce()) -> String {
+        set_verbosity(TRACE_VERBOSITY);
         let lines = Lines {
             format,
-            level: Level::TRACE,
             clock: Arc::new(Fixed),
             zone: TimeZone::UTC,
             pid: 42,

@@ -11,7 +11,6 @@ use jiff::Timestamp;
 use krablet_access::{Authenticator, Authorizer, ClientCertificates, SubjectReviews, TokenReviews};
 use krablet_agent::AgentHandle;
 use krablet_config::{Gate, KUBERNETES_VERSION, KubeletConfiguration, Loaded};
-use krablet_cri::{Deadlines, Endpoint};
 use krablet_identity::serving::{self, ServingFiles};
 use krablet_identity::{CertStore, PairFiles, ServingDeps, ServingRotation};
 use krablet_kube::Kube;
@@ -29,8 +28,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
+use crate::checkpointing::ByRuntime;
 use crate::doors::Doors;
-use crate::{checkpointing, flagz};
+use crate::{flagz, logging};
 
 /// Files that change are written in several steps; looked at once they are through.
 const SETTLED: Duration = Duration::from_millis(100);
@@ -85,9 +85,9 @@ pub async fn open(
         debug: Debug {
             profiling: config.server.enable_profiling_handler,
             flags: config.server.enable_debug_flags_handler,
-            verbosity: None,
+            verbosity: Some(Arc::new(logging::set_verbosity)),
         },
-        checkpoints: checkpoints(&doors)?,
+        checkpoints: checkpoints(&doors),
         statistics: Some(doors.statistics.clone()),
     };
     let limits = TlsLimits {
@@ -197,19 +197,12 @@ fn about(loaded: &Loaded) -> About {
     }
 }
 
-fn checkpoints(doors: &Doors<'_>) -> Result<Option<Checkpoints>> {
-    if !doors.loaded.gates.enabled(Gate::ContainerCheckpoint) {
-        return Ok(None);
-    }
-    let runtime = &doors.loaded.config.runtime;
-    let endpoint = Endpoint::parse(&runtime.container_runtime_endpoint);
-    let endpoint = endpoint.context("containerRuntimeEndpoint")?;
-    let deadline = runtime.runtime_request_timeout.to_std();
-    let deadline = deadline.unwrap_or(Deadlines::default().request);
-    Ok(Some(Checkpoints {
+fn checkpoints(doors: &Doors<'_>) -> Option<Checkpoints> {
+    let enabled = doors.loaded.gates.enabled(Gate::ContainerCheckpoint);
+    enabled.then(|| Checkpoints {
         directory: doors.root.path().join("checkpoints"),
-        runtime: Arc::new(checkpointing::Runtime::new(&endpoint, deadline)),
-    }))
+        runtime: Arc::new(ByRuntime(doors.runtime.clone())),
+    })
 }
 
 fn read_pair(files: &ServingFiles) -> Result<ServingPair> {
