@@ -250,6 +250,6 @@ mod tests {
     fn names_are_the_interface_s() {
         assert_eq!(Call::RunPodSandbox.name(), "RunPodSandbox");
         assert_eq!(Call::RunPodSandbox.operation(), "run_podsandbox");
-        assert_eq!(Call::ALL.len(), 28);
+        assert_eq!(Call::ALL.len(), 29);
     }
 }
