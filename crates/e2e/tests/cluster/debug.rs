@@ -203,15 +203,20 @@ pub async fn a_pod_that_shares_its_processes(node: &Member) {
         &image,
         "--image-pull-policy=Never",
         "--target=main",
-        "-i",
         "--",
-        "ps",
+        "sh",
+        "-c",
+        "ps; exec tail -f /dev/null",
     ];
-    let said = kubectl(node, &arguments, Some("")).await;
-    assert!(
-        said.contains("/pause") && said.contains("sleep 10000"),
-        "{said}"
-    );
-    has_ended(node, pod, "looks").await;
+    kubectl(node, &arguments, None).await;
+    node.wait(pod, "it sees all processes of the pod", async || {
+        let log = node.plane.kubectl(&["logs", pod, "-c", "looks"]).await;
+        let log = log.map_err(|e| format!("{e:#}"))?;
+        match log.contains("/pause") && log.contains("sleep 10000") {
+            true => Ok(()),
+            false => Err(log),
+        }
+    })
+    .await;
     node.end(pod).await;
 }
