@@ -32,6 +32,21 @@ fn needy() -> Value {
     manifest::pod("needy", spec)
 }
 
+/// What the API server wants is written down once a second at most.
+async fn is_written_down(node: &Member, pod: &str) {
+    let file = node.stage.krablet.root_dir();
+    let file = file.join("krablet/desired_pods.json");
+    let name = format!("\"name\":\"{pod}\"");
+    node.wait(pod, "is written down", async || {
+        let text = std::fs::read_to_string(&file).map_err(|e| e.to_string())?;
+        match text.contains(&name) && text.contains("Succeeded") {
+            true => Ok(()),
+            false => Err(text),
+        }
+    })
+    .await;
+}
+
 pub async fn without_an_api_server() {
     let mut node = Member::founding(ControlPlaneOptions::default(), "reboots").await;
     let words = json!({"metadata": {"name": "words"}, "data": {"word": "public"}});
@@ -43,6 +58,7 @@ pub async fn without_an_api_server() {
     let once = json!({"containers": [shell("main", "exit 0")], "restartPolicy": "Never"});
     node.create(&manifest::pod("once", once)).await;
     let done = node.phase("once", "Succeeded").await;
+    is_written_down(&node, "once").await;
     node.stage.krablet.kill9().await.unwrap();
     node.plane.stop_apiserver().await.unwrap();
     node.stage.bed.power_cut().await.unwrap();
