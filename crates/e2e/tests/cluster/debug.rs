@@ -8,9 +8,9 @@ use krablet_e2e::{Member, status};
 use krablet_testbed::images;
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
-use tokio::process::Command;
 
 use crate::inside::inside_of;
+use crate::server::spawn_kubectl;
 
 fn ephemeral<'a>(pod: &'a Pod, name: &str) -> Result<&'a ContainerStatus, String> {
     let all = status::status(pod)?.ephemeral_container_statuses.iter();
@@ -45,20 +45,7 @@ async fn has_ended(node: &Member, pod: &str, name: &str) -> ContainerStatus {
 
 /// The same for as long as what it talks to goes on: its input is not closed before.
 async fn talk(node: &Member, arguments: &[&str], input: &str) -> String {
-    let plane = &node.plane;
-    let mut child = Command::new(plane.bins().path("kubectl").unwrap())
-        .arg("--kubeconfig")
-        .arg(plane.admin_kubeconfig())
-        .args(arguments)
-        .env("HOME", plane.dir().join("home"))
-        .env("KRABLET_BED", plane.dir())
-        .env_remove("KUBECONFIG")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+    let mut child = spawn_kubectl(node, arguments, Stdio::piped());
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(input.as_bytes()).await.unwrap();
     let said = child.wait_with_output().await.unwrap().stdout;

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 /// kubectl in the background, ended with the test.
-fn kubectl(node: &Member, arguments: &[&str]) -> Child {
+pub fn spawn_kubectl(node: &Member, arguments: &[&str], stdin: Stdio) -> Child {
     let plane = &node.plane;
     Command::new(plane.bins().path("kubectl").unwrap())
         .arg("--kubeconfig")
@@ -19,7 +19,7 @@ fn kubectl(node: &Member, arguments: &[&str]) -> Child {
         .env("HOME", plane.dir().join("home"))
         .env("KRABLET_BED", plane.dir())
         .env_remove("KUBECONFIG")
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .kill_on_drop(true)
@@ -146,7 +146,7 @@ async fn copies(node: &Member) {
 pub async fn ports(node: &Member) {
     node.run(&single("ports", tool("main", &["http", "-port", "8080"])))
         .await;
-    let mut child = kubectl(node, &["port-forward", "pod/ports", ":8080"]);
+    let mut child = spawn_kubectl(node, &["port-forward", "pod/ports", ":8080"], Stdio::null());
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let first = lines.next_line().await.unwrap().unwrap();
     let address = first.split(" -> ").next().unwrap();

@@ -8,11 +8,11 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use krablet_e2e::Member;
 use krablet_e2e::cluster_stage::Joining;
 use krablet_e2e::manifest::{shell, single};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use krablet_net::trust::AnyCertificate;
+use rustls::ClientConfig;
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -237,7 +237,8 @@ async fn connect(node: &Member) -> TlsStream<TcpStream> {
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+        // The certificate of this node is its own, and known to nobody.
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         .with_client_auth_cert(chain, key)
         .unwrap();
     let stream = TcpStream::connect((address.address.as_str(), port))
@@ -246,43 +247,4 @@ async fn connect(node: &Member) -> TlsStream<TcpStream> {
     let name = ServerName::try_from("node").unwrap();
     let connector = TlsConnector::from(Arc::new(config));
     connector.connect(name, stream).await.unwrap()
-}
-
-/// The certificate of this node is its own, and known to nobody.
-#[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
