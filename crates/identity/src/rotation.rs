@@ -2,7 +2,6 @@
 //! when somebody else replaced it, and given up when only a new start can bring another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -18,11 +17,14 @@ use tokio::time::{Instant, sleep_until};
 use crate::bootstrap::Renewal;
 use crate::changes::Changes;
 use crate::csr::NodeKey;
+use crate::figures::Figures;
 use crate::join::Join;
 use crate::request::{self, Naming};
 use crate::schedule::{self, Pauses};
 use crate::store::Stored;
 use crate::{CertStore, IdentityError, Pair};
+
+pub use crate::figures::IdentityHandle;
 
 /// Without a valid certificate for so long, while the API server answers, a new start is the only
 /// help left.
@@ -32,7 +34,6 @@ const LOST_AFTER: Duration = Duration::from_secs(5 * 60);
 const LOOK: Duration = Duration::from_secs(60);
 /// The store is not read more often than this, however often it is said to have changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-const NEVER: i64 = i64::MAX;
 
 /// What the client shows to the API server; it follows the changes.
 pub type PublishedKey = watch::Sender<Option<Arc<CertifiedKey>>>;
@@ -56,38 +57,6 @@ pub enum First {
     Pair { pair: Option<Pair>, renew_now: bool },
     /// It has yet to be got.
     Join(Box<Join>),
-}
-
-/// Figures of the certificate, for metrics.
-#[derive(Clone)]
-pub struct IdentityHandle {
-    figures: Arc<Figures>,
-    clock: Arc<dyn WallClock>,
-}
-
-struct Figures {
-    renew_errors: AtomicU64,
-    /// Unix seconds, or [`NEVER`] without a certificate.
-    not_after: AtomicI64,
-}
-
-impl IdentityHandle {
-    /// `kubelet_certificate_manager_client_expiration_renew_errors`
-    pub fn renew_errors(&self) -> u64 {
-        self.figures.renew_errors.load(Ordering::Relaxed)
-    }
-
-    /// `kubelet_certificate_manager_client_ttl_seconds`: negative once expired, infinite without a
-    /// certificate.
-    pub fn ttl_seconds(&self) -> f64 {
-        match self.figures.not_after.load(Ordering::Relaxed) {
-            NEVER => f64::INFINITY,
-            end => {
-                let left = i128::from(end) * 1_000_000_000 - self.clock.now().as_nanosecond();
-                (left / 1_000_000_000) as f64
-            }
-        }
-    }
 }
 
 /// The moment to renew, on both clocks: the wall clock may be set, the other one stands still
@@ -142,10 +111,7 @@ pub struct Rotation {
 
 /// Publishes the first certificate, if there is one, before anything runs.
 pub fn build(deps: RotationDeps, first: First) -> (Rotation, IdentityHandle) {
-    let figures = Arc::new(Figures {
-        renew_errors: AtomicU64::new(0),
-        not_after: AtomicI64::new(NEVER),
-    });
+    let figures = Figures::new();
     let handle = IdentityHandle {
         figures: figures.clone(),
         clock: deps.clock.clone(),
@@ -262,8 +228,7 @@ impl Rotation {
             Origin::Issued => schedule::wait_when_issued(validity, now, random),
         };
         self.due = Due::after(wait, now);
-        let end = validity.not_after.as_second();
-        self.figures.not_after.store(end, Ordering::Relaxed);
+        self.figures.ends(validity.not_after.as_second());
         let key = pair.certified().clone();
         self.deps.publish.send_replace(Some(key));
         self.current = Some(pair);
@@ -278,7 +243,7 @@ impl Rotation {
                 self.told.clear();
             }
             Err(error) => {
-                self.figures.renew_errors.fetch_add(1, Ordering::Relaxed);
+                self.figures.failed();
                 let pause = self.pauses.next(self.dice.random());
                 let pause = pause.max(error.retry_after().unwrap_or_default().min(LOOK));
                 self.retry = Some(Instant::now() + pause);

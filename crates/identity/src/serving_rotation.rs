@@ -1,36 +1,40 @@
 //! The certificate a node shows to those who connect to it, issued by the cluster: asked for once the node has
-//! addresses, renewed in time, and asked for anew when the addresses are others.
+//! addresses, renewed in time, and asked for anew as soon as the addresses are others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
-use krablet_kube::{Kube, paths};
+use krablet_kube::Kube;
 use krablet_linux::WallClock;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::csr::NodeKey;
+use crate::figures::Figures;
 use crate::names::Names;
 use crate::request;
 use crate::schedule::{self, Pauses};
 use crate::store::Stored;
-use crate::{CertStore, IdentityError, Pair};
+use crate::{CertStore, IdentityError, IdentityHandle, Pair};
 
 /// The wall clock is looked at this often at least.
 const LOOK: Duration = Duration::from_secs(60);
-/// The Node object is looked at this often for other addresses.
-const LOOK_AT_NODE: Duration = Duration::from_secs(10 * 60);
 
 /// What is shown in handshakes; nothing before there is a certificate.
 pub type ShownKey = watch::Sender<Option<Arc<CertifiedKey>>>;
 
+/// The Node object as last seen.
+pub type SeenNode = watch::Receiver<Option<Arc<Node>>>;
+
 pub struct ServingDeps {
     pub node_name: String,
+    /// Whose addresses the certificate is for.
+    pub node: SeenNode,
     pub kube: Kube,
     /// Opened for serving certificates.
     pub store: CertStore,
@@ -43,29 +47,34 @@ pub struct ServingDeps {
 
 pub struct ServingRotation {
     deps: ServingDeps,
+    figures: Arc<Figures>,
     dice: StdRng,
     current: Option<Pair>,
     /// Issued and shown, but not on disk yet.
     unsaved: bool,
     due: Timestamp,
-    names: Option<Names>,
-    looked: Option<Instant>,
+    names: Names,
     pauses: Pauses,
     told: String,
 }
 
 impl ServingRotation {
     /// Shows what the store has, if it is still of use, before anything runs.
-    pub async fn build(deps: ServingDeps) -> Self {
+    pub async fn build(deps: ServingDeps) -> (Self, IdentityHandle) {
         let now = deps.clock.now();
+        let figures = Figures::new();
+        let handle = IdentityHandle {
+            figures: figures.clone(),
+            clock: deps.clock.clone(),
+        };
         let mut rotation = Self {
             dice: StdRng::seed_from_u64(deps.seed),
+            names: names_of(&deps.node),
             deps,
+            figures,
             current: None,
             unsaved: false,
             due: now,
-            names: None,
-            looked: None,
             pauses: Pauses::default(),
             told: String::new(),
         };
@@ -78,7 +87,7 @@ impl ServingRotation {
             Stored::Broken(why) => tracing::warn!("{why}; another is asked for"),
             _ => {}
         }
-        rotation
+        (rotation, handle)
     }
 
     /// Does not end by itself.
@@ -92,6 +101,7 @@ impl ServingRotation {
                     left.min(LOOK)
                 }
                 Err(error) => {
+                    self.figures.failed();
                     let text = error.to_string();
                     if self.told != text {
                         tracing::warn!("no serving certificate yet, trying again: {text}");
@@ -101,34 +111,39 @@ impl ServingRotation {
                     pause.max(error.retry_after().unwrap_or_default().min(LOOK))
                 }
             };
-            sleep(pause).await;
+            tokio::select! {
+                biased;
+                () = self.other_names() => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Back when the node has other names than before.
+    async fn other_names(&mut self) {
+        loop {
+            if self.deps.node.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.deps.node.mark_unchanged();
+            let names = names_of(&self.deps.node);
+            if names != self.names {
+                self.names = names;
+                return;
+            }
         }
     }
 
     /// Whatever has to be done now.
     async fn step(&mut self) -> Result<(), IdentityError> {
-        if self.looked.is_none_or(|at| at.elapsed() >= LOOK_AT_NODE) {
-            self.names = Some(self.look_at_node().await?);
-            self.looked = Some(Instant::now());
-        }
-        if let Some(names) = self.names.clone()
-            && self.is_due(&names)
-        {
+        let names = self.names.clone();
+        if self.is_due(&names) {
             if !names.suffice(self.deps.host_alone) {
-                self.looked = None;
                 return Err(IdentityError::NoAddresses);
             }
             self.renew(&names).await?;
         }
         self.save().await
-    }
-
-    async fn look_at_node(&self) -> Result<Names, IdentityError> {
-        let path = paths::node(&self.deps.node_name);
-        let node: Result<Node, _> = self.deps.kube.get(path).await;
-        let node = node.map_err(IdentityError::api("read the node's addresses"))?;
-        let addresses = node.status.and_then(|s| s.addresses);
-        Ok(Names::of_node(&addresses.unwrap_or_default()))
     }
 
     fn is_due(&self, names: &Names) -> bool {
@@ -153,6 +168,10 @@ impl ServingRotation {
         let now = self.deps.clock.now();
         let wait = schedule::wait_when_issued(pair.validity(), now, self.dice.random());
         tracing::info!(expires = %pair.validity().not_after, "serving certificate issued");
+        if let Some(old) = &self.current {
+            let age = now.duration_since(old.validity().not_before);
+            self.figures.replaced_at_age(age.as_secs_f64());
+        }
         self.show(pair, wait);
         self.unsaved = true;
         Ok(())
@@ -162,6 +181,7 @@ impl ServingRotation {
         let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
         let due = self.deps.clock.now().checked_add(wait);
         self.due = due.unwrap_or(Timestamp::MAX);
+        self.figures.ends(pair.validity().not_after.as_second());
         let key = pair.certified().clone();
         self.deps.publish.send_replace(Some(key));
         self.current = Some(pair);
@@ -175,4 +195,12 @@ impl ServingRotation {
         }
         Ok(())
     }
+}
+
+/// None before the Node object was seen.
+fn names_of(node: &SeenNode) -> Names {
+    let node = node.borrow();
+    let status = node.as_ref().and_then(|node| node.status.as_ref());
+    let addresses = status.and_then(|status| status.addresses.as_deref());
+    Names::of_node(addresses.unwrap_or_default())
 }

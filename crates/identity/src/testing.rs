@@ -192,8 +192,6 @@ struct Requests {
     silent: usize,
     fault: Option<Fault>,
     calls: Vec<String>,
-    /// What the Node object tells.
-    addresses: serde_json::Value,
 }
 
 /// An API server in memory.
@@ -224,7 +222,6 @@ impl Server {
             silent: 0,
             fault: None,
             calls: Vec::new(),
-            addresses: serde_json::Value::Null,
         };
         Arc::new(Self {
             authority: Authority::new(),
@@ -250,13 +247,6 @@ impl Server {
     pub(crate) fn set_policy(&self, policy: Policy) {
         self.lock().policy = policy;
         self.changed.send_modify(|v| *v += 1);
-    }
-
-    /// Types and addresses of the Node object.
-    pub(crate) fn set_addresses(&self, addresses: &[(&str, &str)]) {
-        let address =
-            |(kind, address): &(&str, &str)| serde_json::json!({"type": kind, "address": address});
-        self.lock().addresses = addresses.iter().map(address).collect();
     }
 
     /// Signers of all requests that were made.
@@ -437,11 +427,6 @@ impl Api for Door {
             Verb::Get => {
                 self.0.admit("get", &call)?;
                 let name = call.path.rsplit('/').next().unwrap();
-                if call.path == paths::node(name) {
-                    let addresses = &self.0.lock().addresses;
-                    let node = serde_json::json!({"status": {"addresses": addresses}});
-                    return Ok(node.to_string().into());
-                }
                 self.0.get(name)
             }
             other => panic!("{other:?} {}", call.path),

@@ -8,12 +8,14 @@ use anyhow::{Context, Result};
 use krablet_agent::AgentHandle;
 use krablet_config::Loaded;
 use krablet_cri::RuntimeClient;
+use krablet_identity::SeenNode;
 use krablet_kube::Kube;
 use krablet_pod::paths::RootDir;
-use krablet_server::{HealthRecord, Listener, Statistics};
+use krablet_server::{HealthRecord, Listener, OpenParts, Statistics};
 use tokio::task::JoinSet;
 use tracing::info;
 
+use crate::logging::Verbosity;
 use crate::view::AgentView;
 use crate::{control_socket, pod_resources, secure};
 
@@ -26,9 +28,17 @@ pub struct Doors<'a> {
     pub view: Arc<AgentView>,
     pub handle: &'a AgentHandle,
     /// `None` on a node that stands alone.
-    pub kube: Option<Kube>,
+    pub cluster: Option<ClusterDoor>,
     pub runtime: Arc<RuntimeClient>,
     pub statistics: Arc<dyn Statistics>,
+    pub verbosity: Verbosity,
+}
+
+/// What the HTTPS port needs of a cluster.
+pub struct ClusterDoor {
+    pub kube: Kube,
+    /// The Node object as last seen.
+    pub node: SeenNode,
 }
 
 impl Doors<'_> {
@@ -51,8 +61,12 @@ impl Doors<'_> {
         if let Some(address) = address("address", &server.address, server.read_only_port)? {
             let listener = Listener::tcp(address).await.context("readOnlyPort")?;
             info!(address = %address, "Serving the read-only port");
-            let door = krablet_server::serve_read_only(listener, view.clone(), record.clone());
-            tasks.spawn(door);
+            let parts = OpenParts {
+                view: view.clone(),
+                record: record.clone(),
+                statistics: Some(self.statistics.clone()),
+            };
+            tasks.spawn(krablet_server::serve_read_only(listener, parts));
         }
         if let Some(address) = address("address", &server.address, server.port)? {
             secure::open(self, address, record, tasks).await?;

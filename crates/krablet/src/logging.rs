@@ -23,20 +23,32 @@ pub enum Format {
 const DEBUG_VERBOSITY: u32 = 4;
 const TRACE_VERBOSITY: u32 = 6;
 
-/// `-v`, or what it was set to since. One for the process, as the subscriber is.
-static VERBOSITY: AtomicU32 = AtomicU32::new(0);
+/// `-v`, or what it was set to since; for whoever holds it and the log it belongs to.
+#[derive(Clone, Debug, Default)]
+pub struct Verbosity(Arc<AtomicU32>);
 
-/// From now on as if the agent had been started with this `-v`.
-pub fn set_verbosity(verbosity: u32) {
-    VERBOSITY.store(verbosity, Ordering::Relaxed);
-    // What was found to be shown or not to be shown was remembered.
-    tracing::callsite::rebuild_interest_cache();
+impl Verbosity {
+    fn new(verbosity: u32) -> Self {
+        Self(Arc::new(AtomicU32::new(verbosity)))
+    }
+
+    /// From now on as if the agent had been started with this `-v`.
+    pub fn set(&self, verbosity: u32) {
+        self.0.store(verbosity, Ordering::Relaxed);
+        // What was found to be shown or not to be shown was remembered.
+        tracing::callsite::rebuild_interest_cache();
+    }
+
+    fn level(&self) -> Level {
+        level_of(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// Sends all log lines of this process to standard error.
-pub fn init(format: Format, verbosity: u32, clock: Arc<dyn WallClock>) {
-    VERBOSITY.store(verbosity, Ordering::Relaxed);
+pub fn init(format: Format, verbosity: u32, clock: Arc<dyn WallClock>) -> Verbosity {
+    let verbosity = Verbosity::new(verbosity);
     let lines = Lines {
+        verbosity: verbosity.clone(),
         format,
         clock,
         zone: TimeZone::system(),
@@ -44,6 +56,7 @@ pub fn init(format: Format, verbosity: u32, clock: Arc<dyn WallClock>) {
     };
     // A second subscriber in one process would be a programming error; the first one stays.
     let _ = tracing_subscriber::registry().with(lines).try_init();
+    verbosity
 }
 
 fn level_of(verbosity: u32) -> Level {
@@ -54,11 +67,8 @@ fn level_of(verbosity: u32) -> Level {
     }
 }
 
-fn level() -> Level {
-    level_of(VERBOSITY.load(Ordering::Relaxed))
-}
-
 struct Lines {
+    verbosity: Verbosity,
     format: Format,
     clock: Arc<dyn WallClock>,
     zone: TimeZone,
@@ -68,11 +78,11 @@ struct Lines {
 impl<S: Subscriber> Layer<S> for Lines {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         // Other crates' chatter is theirs; only ours is written for operators.
-        *metadata.level() <= level() && metadata.target().starts_with("krablet")
+        *metadata.level() <= self.verbosity.level() && metadata.target().starts_with("krablet")
     }
 
     fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
-        Some(level().into())
+        Some(self.verbosity.level().into())
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -245,8 +255,8 @@ mod tests {
     }
 
     fn logged(format: Format, f: impl FnOnce()) -> String {
-        set_verbosity(TRACE_VERBOSITY);
         let lines = Lines {
+            verbosity: Verbosity::new(TRACE_VERBOSITY),
             format,
             clock: Arc::new(Fixed),
             zone: TimeZone::UTC,

@@ -14,6 +14,7 @@ mod node;
 mod parts;
 mod pod_resources;
 mod referents;
+mod resolver;
 mod run_once;
 mod secure;
 mod stats;
@@ -108,7 +109,7 @@ fn run(loaded: Loaded) -> ExitCode {
         "json" => logging::Format::Json,
         _ => logging::Format::Text,
     };
-    logging::init(format, logging.verbosity, Arc::new(SystemClock));
+    let verbosity = logging::init(format, logging.verbosity, Arc::new(SystemClock));
     for warning in &loaded.warnings {
         warn!("{warning}");
     }
@@ -129,7 +130,7 @@ fn run(loaded: Loaded) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = runtime.block_on(node::run(loaded));
+    let result = runtime.block_on(node::run(loaded, verbosity));
     // Blocking calls on a file system that hangs must not keep the process alive.
     runtime.shutdown_background();
     match result {

@@ -21,7 +21,8 @@ use krablet_cri::{CallLog, Deadlines, Endpoint, ImageClient, RuntimeClient, Runt
 use krablet_events::{Recorder, Subject, reason};
 use krablet_images::Verification;
 use krablet_linux::{
-    Files, HostFiles, HostMounts, HostSpace, HostTools, InotifyWatch, SystemClock, WallClock,
+    Files, HostFiles, HostMounts, HostSpace, HostTools, InotifyWatch, PatientMounts, SystemClock,
+    WallClock,
 };
 use krablet_manifest::Place;
 use krablet_net::HostNet;
@@ -42,8 +43,10 @@ use tracing::{info, warn};
 
 use crate::cgroups::{self, Division};
 use crate::cluster::{self, Ground};
-use crate::doors::Doors;
+use crate::doors::{ClusterDoor, Doors};
+use crate::logging::Verbosity;
 use crate::parts::Parts;
+use crate::resolver::ResolverWatch;
 use crate::view::{AgentView, Facts};
 use crate::{keychain, lock, machine, referents, run_once, stats, user_ids};
 
@@ -56,7 +59,7 @@ struct Machine {
 }
 
 /// Runs the agent until SIGTERM or SIGINT, or until a run-once has ended.
-pub async fn run(loaded: Loaded) -> Result<ExitCode> {
+pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
     let config = &loaded.config;
     let machine = Machine {
         name: machine::node_name(&loaded.flags.hostname_override)?,
@@ -93,7 +96,6 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         true => Some(cluster::invitation(&ground).await?),
         false => None,
     };
-    let kube = invitation.as_ref().map(|i| i.kube().clone());
     let door_runtime = Arc::new(client.clone());
     let keychain = keychain::build(&ground, invitation.as_ref().map(|i| i.kube())).await?;
     let runtime_name = runtime_name(&client).await;
@@ -117,7 +119,7 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         images: Arc::new(images),
         files,
         trees: Arc::new(HostFiles),
-        mounts: Arc::new(HostMounts),
+        mounts: Arc::new(PatientMounts::over(Arc::new(HostMounts))),
         tools: Arc::new(HostTools),
         cgroups: cgroups.clone(),
         net: Arc::new(HostNet::new().context("cannot set up TLS")?),
@@ -139,11 +141,15 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
     runtime.node.id_space = id_space;
     let sources = agent_config.sources.clone();
     check_node_resolver(&agent_config.runtime.dns, &*deps.files, &recorder).await;
+    let resolver = agent_config.runtime.dns.resolv_conf.clone();
     let (agent, handle) = Agent::build(agent_config, deps.clone());
     recorder.normal(Subject::Node, reason::STARTING, "Starting krablet.");
 
     let tasks = &mut parts.tasks;
     tasks.spawn(agent.run());
+    if let Some(file) = resolver {
+        tasks.spawn(ResolverWatch::new(file, &deps, &handle).run());
+    }
     let certificate = ties.as_ref().and_then(|t| t.certificate.clone());
     if let Some(ties) = ties {
         ties.spawn(&handle, tasks);
@@ -158,6 +164,10 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         handle: &handle,
         runtime: door_runtime.clone(),
     });
+    let joined = deps.cluster.as_ref().map(|joined| ClusterDoor {
+        kube: joined.kube.clone(),
+        node: joined.node.clone(),
+    });
     drop(deps);
     let view = AgentView::new(
         handle.clone(),
@@ -171,7 +181,8 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         },
         config,
     );
-    let view = Arc::new(view.with_certificate(certificate));
+    let view = view.with_certificate(certificate);
+    let view = Arc::new(view.with_figures(statistics.clone()));
     let doors = Doors {
         loaded: &loaded,
         root: &root,
@@ -179,9 +190,10 @@ pub async fn run(loaded: Loaded) -> Result<ExitCode> {
         node_ips: &machine.ips,
         view,
         handle: &handle,
-        kube,
+        cluster: joined,
         runtime: door_runtime,
         statistics,
+        verbosity,
     };
     doors.open(tasks).await?;
     notify_ready();

@@ -21,7 +21,7 @@ use krablet_pod::observed::ObservedPod;
 use krablet_pod::{PodRef, PodUid};
 use krablet_server::{
     About, Access, Checkpoints, Debug, HealthRecord, Inside, Listener, NodeLogs, SecureParts,
-    ServingPair, TlsLimits, Version, serve_secure,
+    ServingPair, SetVerbosity, TlsLimits, Version, serve_secure,
 };
 use serde_json::Value;
 use tokio::sync::watch;
@@ -29,8 +29,8 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::checkpointing::ByRuntime;
-use crate::doors::Doors;
-use crate::{flagz, logging};
+use crate::doors::{ClusterDoor, Doors};
+use crate::flagz;
 
 /// Files that change are written in several steps; looked at once they are through.
 const SETTLED: Duration = Duration::from_millis(100);
@@ -44,7 +44,7 @@ pub async fn open(
     tasks: &mut JoinSet<()>,
 ) -> Result<()> {
     let config = &doors.loaded.config;
-    if doors.kube.is_none() && asks_the_api_server(config) {
+    if doors.cluster.is_none() && asks_the_api_server(config) {
         info!(
             "The HTTPS port stays shut: this node stands alone, and authentication.webhook or authorization.mode Webhook \
              needs an API server"
@@ -53,9 +53,9 @@ pub async fn open(
     }
     let certificates = client_certificates(config)?;
     let listener = Listener::tcp(address).await.context("port")?;
-    let pair = match &doors.kube {
-        Some(kube) if config.security.server_tls_bootstrap => {
-            issued_pair(&doors, kube.clone(), tasks).await?
+    let pair = match &doors.cluster {
+        Some(cluster) if config.security.server_tls_bootstrap => {
+            issued_pair(&doors, cluster, tasks).await?
         }
         _ => {
             let files = serving_files(&doors).await?;
@@ -85,7 +85,7 @@ pub async fn open(
         debug: Debug {
             profiling: config.server.enable_profiling_handler,
             flags: config.server.enable_debug_flags_handler,
-            verbosity: Some(Arc::new(logging::set_verbosity)),
+            verbosity: Some(set_verbosity(&doors)),
         },
         checkpoints: checkpoints(&doors),
         statistics: Some(doors.statistics.clone()),
@@ -131,7 +131,7 @@ async fn serving_files(doors: &Doors<'_>) -> Result<ServingFiles> {
 /// What the cluster issues to this node. Until it has, handshakes fail.
 async fn issued_pair(
     doors: &Doors<'_>,
-    kube: Kube,
+    cluster: &ClusterDoor,
     tasks: &mut JoinSet<()>,
 ) -> Result<ServingPair> {
     let (flags, security) = (&doors.loaded.flags, &doors.loaded.config.security);
@@ -145,14 +145,17 @@ async fn issued_pair(
     let clock = Arc::new(SystemClock);
     let rotation = ServingRotation::build(ServingDeps {
         node_name: doors.node_name.to_owned(),
-        kube,
+        node: cluster.node.clone(),
+        kube: cluster.kube.clone(),
         store,
         publish,
         host_alone: doors.loaded.gates.enabled(Gate::AllowDNSOnlyNodeCSR),
         seed: clock.now().as_nanosecond() as u64,
         clock,
     });
-    tasks.spawn(rotation.await.run());
+    let (rotation, counted) = rotation.await;
+    doors.view.count_serving(counted);
+    tasks.spawn(rotation.run());
     let pair = ServingPair::default();
     let shown = pair.clone();
     tasks.spawn(async move {
@@ -167,6 +170,11 @@ async fn issued_pair(
         }
     });
     Ok(pair)
+}
+
+fn set_verbosity(doors: &Doors<'_>) -> SetVerbosity {
+    let verbosity = doors.verbosity.clone();
+    Arc::new(move |level| verbosity.set(level))
 }
 
 fn node_logs(loaded: &Loaded) -> NodeLogs {
@@ -231,7 +239,7 @@ fn client_certificates(config: &KubeletConfiguration) -> Result<Option<ClientCer
 
 fn access(doors: &Doors<'_>, certificates: Option<ClientCertificates>) -> Access {
     let security = &doors.loaded.config.security;
-    let kube = doors.kube.clone();
+    let kube = doors.cluster.as_ref().map(|c| c.kube.clone());
     let tokens = |kube: Kube| {
         let lasts = security.authentication.webhook.cache_ttl;
         TokenReviews::new(kube, lasts.to_std().unwrap_or_default())

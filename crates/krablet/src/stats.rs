@@ -16,8 +16,9 @@ use krablet_pod::paths::RootDir;
 use krablet_pod::{PodRef, PodUid};
 use krablet_server::Statistics;
 use krablet_stats::reading::Depth;
-use krablet_stats::{Pods, Stats, StatsConfig, StatsDeps, SystemCgroups, VolumePlace};
+use krablet_stats::{Pods, Stats, StatsConfig, StatsDeps, Storage, SystemCgroups, VolumePlace};
 use krablet_volumes::{RECORD_FILE, Record};
+use tracing::error;
 
 /// Where the figures come from.
 pub struct Sources<'a> {
@@ -30,7 +31,7 @@ pub struct Sources<'a> {
     pub runtime: Arc<dyn StatsService>,
 }
 
-pub fn build(sources: Sources<'_>) -> Arc<dyn Statistics> {
+pub fn build(sources: Sources<'_>) -> Arc<Figures> {
     let config = &sources.loaded.config;
     let cgroups = sources.deps.cgroups.clone();
     let stats = Stats::new(
@@ -58,14 +59,23 @@ pub fn build(sources: Sources<'_>) -> Arc<dyn Statistics> {
             clock: sources.deps.clock.clone(),
         },
     );
-    Arc::new(Told(stats))
+    Arc::new(Figures(stats))
 }
 
-/// The figures as the door sends them.
-struct Told(Stats);
+/// The figures as the doors send them.
+pub struct Figures(Stats);
+
+impl Figures {
+    /// Volumes and logs, for the agent's own metrics; the log says why if there are none.
+    pub async fn storage(&self) -> Storage {
+        let read = self.0.storage().await;
+        read.inspect_err(|e| error!(err = %e, "Volumes and logs cannot be read"))
+            .unwrap_or_default()
+    }
+}
 
 #[async_trait]
-impl Statistics for Told {
+impl Statistics for Figures {
     async fn summary(&self, only_cpu_and_memory: bool) -> Result<Vec<u8>, String> {
         let depth = match only_cpu_and_memory {
             true => Depth::CpuAndMemory,

@@ -9,7 +9,7 @@ const INTRO: &str = "\
 
 <!-- Written by the krablet-metrics crate; `KRABLET_UPDATE_DOCS=1 cargo test -p krablet-metrics` rewrites it. -->
 
-The read-only port (`readOnlyPort`) serves two pages in the Prometheus text format 0.0.4. Series of the kubelet have its names,
+The HTTPS port and the read-only port (`readOnlyPort`) serve two pages in the Prometheus text format 0.0.4. Series of the kubelet have its names,
 types, labels and buckets, so dashboards and alerts go on working; series whose name begins with `krablet_` are krablet's own.
 Nothing is computed between scrapes: counters are counted when something happens, gauges when somebody asks.
 ";
@@ -42,8 +42,9 @@ const NOTES: &str = "
 - `kubelet_evented_pleg_connection_latency_seconds`, `kubelet_pleg_pod_relist_duration_seconds`, `kubelet_pod_start_sli_duration_seconds`,
   `kubelet_managed_ephemeral_containers`, `process_network_*`.
 - Series of parts that need an API server (`kubelet_pod_status_sync_duration_seconds`, `rest_client_*`, certificates, node start-up)
-  or that krablet does not have yet (evictions, resource managers, device plugins, resize, CSI, DRA, graceful shutdown, image garbage
-  collection, `kubelet_http_*`, `/metrics/cadvisor`, `/metrics/resource`).
+  or that krablet does not have yet (evictions, resource managers, device plugins, CSI, DRA, graceful shutdown, image garbage
+  collection, `kubelet_http_*`, `kubelet_volume_stats_health_status_abnormal`). `/metrics/cadvisor` and `/metrics/resource` are told of in
+  [server.md](server.md).
 ";
 
 /// `docs/metrics.md`.

@@ -15,6 +15,8 @@ pub use distribution::Distribution;
 pub use docs::render_metrics_md;
 pub use page::Page;
 pub use process::ProcessStats;
-pub use sections::{ImageMetrics, Metrics, RuntimeMetrics, WorkerMetrics, image_size_class};
+pub use sections::{
+    ImageMetrics, Metrics, ResizeMetrics, RuntimeMetrics, WorkerMetrics, image_size_class,
+};
 pub use series::{Kind, Place, Series};
-pub use values::{Counter, CounterVec, Histogram, HistogramVec};
+pub use values::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};

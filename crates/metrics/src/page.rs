@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 
 use crate::distribution::Distribution;
 use crate::series::{Kind, Series};
-use crate::values::{Counter, CounterVec, Histogram, HistogramVec, LabelValues, label_values};
+use crate::values::{
+    Counter, CounterVec, GaugeVec, Histogram, HistogramVec, LabelValues, label_values,
+};
 
 #[derive(Debug, Default)]
 pub struct Page {
@@ -47,6 +49,12 @@ impl Page {
     pub fn counters(&mut self, counters: &CounterVec) {
         for (values, count) in counters.get() {
             self.put(counters.series, values, Sample::Number(count as f64));
+        }
+    }
+
+    pub fn gauges(&mut self, gauges: &GaugeVec) {
+        for (values, number) in gauges.get() {
+            self.put(gauges.series, values, Sample::Number(number as f64));
         }
     }
 

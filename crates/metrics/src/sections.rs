@@ -2,7 +2,7 @@
 
 use crate::page::Page;
 use crate::series;
-use crate::values::{Counter, CounterVec, Histogram, HistogramVec};
+use crate::values::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};
 
 /// All sections. Clones count together.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +34,45 @@ pub struct WorkerMetrics {
     /// By `static`.
     pub restarted_pods: CounterVec,
     pub orphaned_runtime_pods: Counter,
+    pub resizes: ResizeMetrics,
+}
+
+/// What is counted of resizes.
+#[derive(Clone, Debug)]
+pub struct ResizeMetrics {
+    /// By `operation`, `requirement`, `resource`.
+    pub requested: CounterVec,
+    /// By `reason_detail`.
+    pub infeasible: CounterVec,
+    /// By `retry_trigger`.
+    pub deferred_accepted: CounterVec,
+    /// By `reason`.
+    pub pending: GaugeVec,
+    pub in_progress: GaugeVec,
+}
+
+impl Default for ResizeMetrics {
+    fn default() -> Self {
+        let metrics = Self {
+            requested: CounterVec::new(&series::CONTAINER_REQUESTED_RESIZES),
+            infeasible: CounterVec::new(&series::POD_INFEASIBLE_RESIZES),
+            deferred_accepted: CounterVec::new(&series::POD_DEFERRED_ACCEPTED_RESIZES),
+            pending: GaugeVec::new(&series::POD_PENDING_RESIZES),
+            in_progress: GaugeVec::new(&series::POD_IN_PROGRESS_RESIZES),
+        };
+        metrics.in_progress.set([(Vec::new(), 0)]);
+        metrics
+    }
+}
+
+impl ResizeMetrics {
+    fn put_on(&self, page: &mut Page) {
+        page.counters(&self.requested);
+        page.counters(&self.infeasible);
+        page.counters(&self.deferred_accepted);
+        page.gauges(&self.pending);
+        page.gauges(&self.in_progress);
+    }
 }
 
 impl Default for WorkerMetrics {
@@ -47,6 +86,7 @@ impl Default for WorkerMetrics {
             terminated_containers: CounterVec::new(&series::TERMINATED_CONTAINERS),
             restarted_pods: CounterVec::new(&series::RESTARTED_PODS),
             orphaned_runtime_pods: Counter::new(&series::ORPHANED_RUNTIME_PODS),
+            resizes: ResizeMetrics::default(),
         };
         // Both are told from the start, so that a rate can be taken of the first one.
         for is_static in ["", "true"] {
@@ -66,6 +106,7 @@ impl WorkerMetrics {
         page.counters(&self.terminated_containers);
         page.counters(&self.restarted_pods);
         page.counter(&self.orphaned_runtime_pods);
+        self.resizes.put_on(page);
     }
 }
 
@@ -85,6 +126,8 @@ pub struct RuntimeMetrics {
     pub run_sandbox_errors: CounterVec,
     /// By [`image_size_class`].
     pub image_pull_duration: HistogramVec,
+    /// By `success`; in milliseconds.
+    pub resize_duration: HistogramVec,
     pub http_fallbacks: Counter,
     pub sleeps_cut_short: Counter,
 }
@@ -99,6 +142,7 @@ impl Default for RuntimeMetrics {
             run_sandbox_duration: HistogramVec::new(&series::RUN_PODSANDBOX_DURATION),
             run_sandbox_errors: CounterVec::new(&series::RUN_PODSANDBOX_ERRORS),
             image_pull_duration: HistogramVec::new(&series::IMAGE_PULL_DURATION),
+            resize_duration: HistogramVec::new(&series::POD_RESIZE_DURATION),
             http_fallbacks: Counter::new(&series::LIFECYCLE_HTTP_FALLBACKS),
             sleeps_cut_short: Counter::new(&series::SLEEP_TERMINATED_EARLY),
         }
@@ -114,6 +158,7 @@ impl RuntimeMetrics {
         page.histograms(&self.run_sandbox_duration);
         page.counters(&self.run_sandbox_errors);
         page.histograms(&self.image_pull_duration);
+        page.histograms(&self.resize_duration);
         page.counter(&self.http_fallbacks);
         page.counter(&self.sleeps_cut_short);
     }

@@ -60,7 +60,24 @@ pub const IMAGE_PULL: [f64; 18] = [
 ];
 /// Of statuses on their way to the API server.
 pub const STATUS_SYNC: [f64; 11] = [0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+/// Of certificates when they are replaced: from a minute to four years.
+pub const CERTIFICATE_AGE: [f64; 10] = [
+    60.0,
+    3600.0,
+    14_400.0,
+    86_400.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+    124_416_000.0,
+];
 /// 0.005 × 2.5ⁿ
+pub const RESIZE_MILLIS: [f64; 14] = [
+    10.0, 50.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 30_000.0, 60_000.0,
+    120_000.0, 300_000.0, 600_000.0,
+];
 pub const RUNTIME_CALL: [f64; 14] = [
     0.005,
     0.0125,
@@ -155,6 +172,26 @@ series! {
         "Seconds until the node's client certificate expires, negative if it has; +Inf without one";
     CERTIFICATE_RENEW_ERRORS: Metrics "ALPHA" Counter, "kubelet_certificate_manager_client_expiration_renew_errors" []
         "Renewals of the node's client certificate that failed";
+    SERVER_CERTIFICATE_TTL: Metrics "ALPHA" Gauge, "kubelet_certificate_manager_server_ttl_seconds" []
+        "Seconds until the serving certificate that the cluster issued expires, negative if it has; +Inf without one";
+    SERVER_CERTIFICATE_ROTATION: Metrics "ALPHA" Histogram(&CERTIFICATE_AGE), "kubelet_certificate_manager_server_rotation_seconds" []
+        "Age of serving certificates when the next one took their place";
+    SERVER_CERTIFICATE_RENEW_ERRORS: Metrics "ALPHA" Counter, "kubelet_server_expiration_renew_errors" []
+        "Requests for a serving certificate that failed";
+    VOLUME_CAPACITY: Metrics "ALPHA" Gauge, "kubelet_volume_stats_capacity_bytes" ["namespace", "persistentvolumeclaim"]
+        "Size of the file system a claim's volume is on";
+    VOLUME_AVAILABLE: Metrics "ALPHA" Gauge, "kubelet_volume_stats_available_bytes" ["namespace", "persistentvolumeclaim"]
+        "Bytes that can still be written to a claim's volume";
+    VOLUME_USED: Metrics "ALPHA" Gauge, "kubelet_volume_stats_used_bytes" ["namespace", "persistentvolumeclaim"]
+        "Bytes a claim's volume takes, as last measured";
+    VOLUME_INODES: Metrics "ALPHA" Gauge, "kubelet_volume_stats_inodes" ["namespace", "persistentvolumeclaim"]
+        "Inodes of the file system a claim's volume is on";
+    VOLUME_INODES_FREE: Metrics "ALPHA" Gauge, "kubelet_volume_stats_inodes_free" ["namespace", "persistentvolumeclaim"]
+        "Inodes that are free for a claim's volume";
+    VOLUME_INODES_USED: Metrics "ALPHA" Gauge, "kubelet_volume_stats_inodes_used" ["namespace", "persistentvolumeclaim"]
+        "Inodes a claim's volume takes, as last measured";
+    CONTAINER_LOG_USED: Metrics "ALPHA" Gauge, "kubelet_container_log_filesystem_used_bytes" ["container", "namespace", "pod", "uid"]
+        "Bytes the log of a running container takes, with its older parts";
     RUNTIME_OPERATIONS: Metrics "ALPHA" Counter, "kubelet_runtime_operations_total" ["operation_type"]
         "Calls to the runtime that ended";
     RUNTIME_OPERATIONS_ERRORS: Metrics "ALPHA" Counter, "kubelet_runtime_operations_errors_total" ["operation_type"]
@@ -163,6 +200,18 @@ series! {
         "Time calls to the runtime took";
     RUN_PODSANDBOX_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_run_podsandbox_duration_seconds" ["runtime_handler"]
         "Time it took to run a sandbox, by runtime handler (empty for the default one)";
+    CONTAINER_REQUESTED_RESIZES: Metrics "ALPHA" Counter, "kubelet_container_requested_resizes_total" ["operation", "requirement", "resource"]
+        "Amounts of a resource that containers asked for anew";
+    POD_RESIZE_DURATION: Metrics "ALPHA" Histogram(&RESIZE_MILLIS), "kubelet_pod_resize_duration_milliseconds" ["success"]
+        "Time it took to give a pod and its containers other resources while they run";
+    POD_PENDING_RESIZES: Metrics "ALPHA" Gauge, "kubelet_pod_pending_resizes" ["reason"]
+        "Pods that ask for other resources and wait for them, by reason";
+    POD_IN_PROGRESS_RESIZES: Metrics "ALPHA" Gauge, "kubelet_pod_in_progress_resizes" []
+        "Pods that have not yet all the resources they were promised";
+    POD_INFEASIBLE_RESIZES: Metrics "ALPHA" Counter, "kubelet_pod_infeasible_resizes_total" ["reason_detail"]
+        "Resizes that can never be done on this node, by why";
+    POD_DEFERRED_ACCEPTED_RESIZES: Metrics "ALPHA" Counter, "kubelet_pod_deferred_accepted_resizes_total" ["retry_trigger"]
+        "Resizes that had to wait and were then allocated, by what made them be tried again";
     RUN_PODSANDBOX_ERRORS: Metrics "ALPHA" Counter, "kubelet_run_podsandbox_errors_total" ["runtime_handler"]
         "Sandboxes that could not be run, by runtime handler";
     IMAGE_PULL_DURATION: Metrics "ALPHA" Histogram(&IMAGE_PULL), "kubelet_image_pull_duration_seconds" ["image_size_in_bytes"]

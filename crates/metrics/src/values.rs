@@ -104,6 +104,33 @@ impl CounterVec {
     }
 }
 
+/// A number that goes up and down for each set of label values. All are set together.
+#[derive(Clone, Debug)]
+pub struct GaugeVec {
+    pub(crate) series: &'static Series,
+    sets: Arc<Mutex<BTreeMap<LabelValues, u64>>>,
+}
+
+impl GaugeVec {
+    pub(crate) fn new(series: &'static Series) -> Self {
+        Self {
+            series,
+            sets: Arc::default(),
+        }
+    }
+
+    /// What is not among them is told no more.
+    pub fn set<'a>(&self, all: impl IntoIterator<Item = (Vec<&'a str>, u64)>) {
+        let all = all.into_iter();
+        let all = all.map(|(values, number)| (label_values(&values), number));
+        *lock(&self.sets) = all.collect();
+    }
+
+    pub fn get(&self) -> BTreeMap<LabelValues, u64> {
+        lock(&self.sets).clone()
+    }
+}
+
 /// A histogram for each set of label values.
 #[derive(Clone, Debug)]
 pub struct HistogramVec {
@@ -120,6 +147,11 @@ impl HistogramVec {
     }
 
     /// The values are those of the series' labels, in their order.
+    pub fn observe(&self, values: &[&str], value: f64) {
+        let mut sets = lock(&self.sets);
+        set(&mut sets, values, || empty(self.series)).observe(value);
+    }
+
     pub fn observe_duration(&self, values: &[&str], took: Duration) {
         let mut sets = lock(&self.sets);
         set(&mut sets, values, || empty(self.series)).observe_duration(took);

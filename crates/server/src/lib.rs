@@ -1,15 +1,21 @@
 //! The agent's HTTP doors: health on loopback, the read-only port, the HTTPS door for those who may, and a
 //! unix socket for krablet's own commands. Handlers see the node through [`NodeView`] and [`Inside`].
 
+#[cfg(test)]
+extern crate self as krablet_server;
+
+mod answers;
 mod control;
 mod health;
 mod listen;
 mod rows;
 mod secure;
+mod stats;
 mod web;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use krablet_events::{Event, Recorder};
 use krablet_pod::api::Pod;
 use tokio::sync::watch;
@@ -20,11 +26,13 @@ pub use listen::{ListenError, Listener};
 pub use rows::{PodRow, pod_rows};
 pub use secure::{
     About, Access, Checkpointer, Checkpoints, Debug, Inside, NodeLogs, SecureParts, ServingPair,
-    SetVerbosity, Statistics, TlsLimits, Version, serve_secure,
+    SetVerbosity, TlsLimits, Version, serve_secure,
 };
-pub use web::{serve_healthz, serve_read_only};
+pub use stats::Statistics;
+pub use web::{OpenParts, serve_healthz, serve_read_only};
 
 /// What the doors may see of the node.
+#[async_trait]
 pub trait NodeView: Send + Sync {
     /// Desired pods, each with the status this node gives it.
     fn pods(&self) -> Vec<Pod>;
@@ -38,7 +46,7 @@ pub trait NodeView: Send + Sync {
     /// The names of all health checks.
     fn check_names(&self) -> &'static [&'static str];
     /// The text of `/metrics`.
-    fn metrics(&self) -> String;
+    async fn metrics(&self) -> String;
     /// The text of `/metrics/probes`.
     fn probe_metrics(&self) -> String;
     fn now(&self) -> jiff::Timestamp;

@@ -1,18 +1,21 @@
 //! The plain HTTP doors: `/healthz` on its own port, and the read-only port.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, any, get};
 use http::{StatusCode, header};
 use serde_json::json;
 
 use crate::health::HealthRecord;
 use crate::listen::Listener;
-use crate::{NodeView, View};
+use crate::stats::{self, Statistics};
+use crate::{NodeView, View, answers};
 
 const TEXT: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-const METRICS: [(header::HeaderName, &str); 1] = [(
+pub(crate) const METRICS: [(header::HeaderName, &str); 1] = [(
     header::CONTENT_TYPE,
     "text/plain; version=0.0.4; charset=utf-8",
 )];
@@ -25,11 +28,51 @@ pub async fn serve_healthz(listener: Listener, view: View, record: HealthRecord)
 }
 
 /// The read-only port, without authentication: nothing here changes anything.
-pub async fn serve_read_only(listener: Listener, view: View, record: HealthRecord) {
-    listener.serve(read_only_routes(view, record)).await;
+pub async fn serve_read_only(listener: Listener, parts: OpenParts) {
+    let shut = SHUT.iter().fold(Router::new(), |router, path| {
+        router.route(path, any(answers::debugging_disabled))
+    });
+    let router = parts.routes().merge(shut);
+    listener.serve(router.fallback(answers::not_found)).await;
 }
 
-type Route<S> = (&'static str, fn() -> MethodRouter<S>);
+/// What the read-only port tells, and the HTTPS port to those who may.
+pub struct OpenParts {
+    pub view: View,
+    pub record: HealthRecord,
+    /// `None` on a node without cgroups of its own.
+    pub statistics: Option<Arc<dyn Statistics>>,
+}
+
+impl OpenParts {
+    pub(crate) fn routes(self) -> Router {
+        let Self {
+            view,
+            record,
+            statistics,
+        } = self;
+        let open = routes(&[READ_ONLY_ROUTES]).with_state(view.clone());
+        let health = routes(&[HEALTH_ROUTES, RECORD_ROUTES]);
+        open.merge(health.with_state(Health { view, record }))
+            .merge(routes(&[stats::ROUTES]).with_state(statistics))
+    }
+}
+
+/// What is never open without authentication: who asks is told so.
+const SHUT: [&str; 10] = [
+    "/run/{*rest}",
+    "/exec/{*rest}",
+    "/attach/{*rest}",
+    "/portForward/{*rest}",
+    "/containerLogs/{*rest}",
+    "/runningpods/",
+    "/debug/pprof/",
+    "/debug/pprof/{*rest}",
+    "/logs/",
+    "/logs/{*rest}",
+];
+
+pub(crate) type Route<S> = (&'static str, fn() -> MethodRouter<S>);
 
 /// The node's health, and how often it was told.
 #[derive(Clone)]
@@ -60,12 +103,6 @@ fn routes<S: Clone + Send + Sync + 'static>(tables: &[&[Route<S>]]) -> Router<S>
     })
 }
 
-pub(crate) fn read_only_routes(view: View, record: HealthRecord) -> Router {
-    let open = routes(&[READ_ONLY_ROUTES]).with_state(view.clone());
-    let health = routes(&[HEALTH_ROUTES, RECORD_ROUTES]);
-    open.merge(health.with_state(Health { view, record }))
-}
-
 async fn healthz(State(health): State<Health>, request: axum::extract::RawQuery) -> Response {
     let view = &health.view;
     let failing = view.failing_checks();
@@ -94,7 +131,7 @@ async fn healthz(State(health): State<Health>, request: axum::extract::RawQuery)
 async fn one_check(State(health): State<Health>, Path(check): Path<String>) -> Response {
     let view = &health.view;
     if !view.check_names().contains(&check.as_str()) {
-        return (StatusCode::NOT_FOUND, TEXT, "404 page not found\n").into_response();
+        return answers::not_found().await;
     }
     match view.failing_checks().into_iter().find(|(n, _)| *n == check) {
         None => (TEXT, "ok").into_response(),
@@ -124,7 +161,7 @@ async fn pods(State(view): State<View>) -> Response {
 }
 
 async fn metrics(State(view): State<View>) -> Response {
-    (METRICS, view.metrics()).into_response()
+    (METRICS, view.metrics().await).into_response()
 }
 
 async fn probe_metrics(State(view): State<View>) -> Response {

@@ -2,83 +2,47 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
 
+mod node;
+
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use jiff::Timestamp;
-use krablet_events::{Recorder, Subject, reason};
+use krablet_events::{Subject, reason};
 use krablet_pod::PodRef;
 use krablet_pod::api::Pod;
 use krablet_server::{
-    EventLine, HealthRecord, Listener, NodeView, PodRow, serve_control, serve_healthz,
+    EventLine, HealthRecord, Listener, OpenParts, PodRow, Statistics, serve_control, serve_healthz,
     serve_read_only,
 };
+use node::Quiet;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-struct FakeNode {
-    pods: Mutex<Vec<Pod>>,
-    bell: watch::Sender<u64>,
-    recorder: Recorder,
-    failing: Mutex<Vec<(&'static str, String)>>,
-}
+/// Says which page it was asked for.
+struct Figures;
 
-impl FakeNode {
-    fn new() -> Arc<Self> {
-        Arc::new(Self {
-            pods: Mutex::default(),
-            bell: watch::Sender::new(0),
-            recorder: Recorder::new(|| Timestamp::UNIX_EPOCH),
-            failing: Mutex::default(),
-        })
+#[async_trait]
+impl Statistics for Figures {
+    async fn summary(&self, _: bool) -> Result<Vec<u8>, String> {
+        Ok(b"summary".to_vec())
     }
-
-    fn add_pod(&self, name: &str) {
-        let mut pod = Pod::default();
-        pod.metadata.name = Some(name.to_owned());
-        pod.metadata.uid = Some(format!("uid-{name}"));
-        pod.metadata.namespace = Some("ns".to_owned());
-        self.pods.lock().unwrap().push(pod);
-        self.bell.send_modify(|n| *n += 1);
+    async fn resource_metrics(&self) -> String {
+        "resource".to_owned()
+    }
+    async fn cadvisor_metrics(&self) -> String {
+        "cadvisor".to_owned()
     }
 }
 
-impl NodeView for FakeNode {
-    fn pods(&self) -> Vec<Pod> {
-        self.pods.lock().unwrap().clone()
-    }
-    fn pod(&self, _: &str, name: &str) -> Option<Pod> {
-        let mut pods = self.pods().into_iter();
-        pods.find(|pod| pod.metadata.name.as_deref() == Some(name))
-    }
-    fn pod_changes(&self) -> watch::Receiver<u64> {
-        self.bell.subscribe()
-    }
-    fn events(&self) -> &Recorder {
-        &self.recorder
-    }
-    fn failing_checks(&self) -> Vec<(&'static str, String)> {
-        self.failing.lock().unwrap().clone()
-    }
-    fn check_names(&self) -> &'static [&'static str] {
-        &["ping", "syncloop"]
-    }
-    fn metrics(&self) -> String {
-        "kubelet_node_name{node=\"n\"} 1\n".to_owned()
-    }
-    fn probe_metrics(&self) -> String {
-        String::new()
-    }
-    fn now(&self) -> Timestamp {
-        Timestamp::UNIX_EPOCH
-    }
+fn pod(name: &str) -> Pod {
+    node::pod(name, &format!("uid-{name}"), "c")
 }
 
 async fn ask(
@@ -110,7 +74,7 @@ async fn tcp() -> (Listener, std::net::SocketAddr) {
 
 #[tokio::test]
 async fn health_tells_which_check_fails() {
-    let node = FakeNode::new();
+    let node = Quiet::with(Vec::new());
     let (listener, address) = tcp().await;
     let mut door = JoinSet::new();
     door.spawn(serve_healthz(
@@ -149,11 +113,18 @@ async fn health_tells_which_check_fails() {
 
 #[tokio::test]
 async fn the_read_only_port_serves_pods_and_metrics() {
-    let node = FakeNode::new();
-    node.add_pod("web");
+    let node = Quiet::with(Vec::new());
+    node.add(pod("web"));
     let (listener, address) = tcp().await;
     let mut door = JoinSet::new();
-    door.spawn(serve_read_only(listener, node, HealthRecord::default()));
+    door.spawn(serve_read_only(
+        listener,
+        OpenParts {
+            view: node,
+            record: HealthRecord::default(),
+            statistics: Some(Arc::new(Figures)),
+        },
+    ));
     let (status, body) = text(ask(TcpStream::connect(address).await.unwrap(), "/pods").await).await;
     assert_eq!(status, 200);
     let list: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -162,12 +133,40 @@ async fn the_read_only_port_serves_pods_and_metrics() {
     let (_, metrics) =
         text(ask(TcpStream::connect(address).await.unwrap(), "/metrics").await).await;
     assert!(metrics.starts_with("kubelet_node_name"));
-    let get = |path: &'static str| async move {
-        text(ask(TcpStream::connect(address).await.unwrap(), path).await).await
-    };
+    let get =
+        async |path: &str| text(ask(TcpStream::connect(address).await.unwrap(), path).await).await;
     assert_eq!(get("/healthz").await, (200, "ok".into()));
     let (_, slis) = get("/metrics/slis").await;
     assert!(slis.contains(r#"kubernetes_healthcheck{name="ping",type="healthz"} 1"#));
+    for page in ["summary", "resource", "cadvisor"] {
+        let path = match page {
+            "summary" => "/stats/summary".to_owned(),
+            page => format!("/metrics/{page}"),
+        };
+        assert_eq!(get(&path).await, (200, page.into()));
+    }
+    assert_eq!(get("/metrics/probes").await.0, 200);
+    let shut = "Debug endpoints are disabled.";
+    for path in [
+        "/exec/ns/web/c",
+        "/run/ns/web/c",
+        "/containerLogs/ns/web/c",
+        "/runningpods/",
+        "/logs/",
+        "/logs/syslog",
+        "/debug/pprof/profile",
+    ] {
+        assert_eq!(get(path).await, (405, shut.into()), "{path}");
+    }
+    for path in [
+        "/configz",
+        "/flagz",
+        "/debug/flags/v",
+        "/checkpoint/ns/web/c",
+    ] {
+        let expected = (404, "404 page not found\n".into());
+        assert_eq!(get(path).await, expected, "{path}");
+    }
 }
 
 #[tokio::test]
@@ -176,7 +175,7 @@ async fn nonsense_and_silence_cost_nobody_else_anything() {
     let mut door = JoinSet::new();
     door.spawn(serve_healthz(
         listener,
-        FakeNode::new(),
+        Quiet::with(Vec::new()),
         HealthRecord::default(),
     ));
     let mut silent = Vec::new();
@@ -207,11 +206,11 @@ async fn the_command_socket_is_private_and_streams_changes() {
     let listener = Listener::unix(&path).unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let node = FakeNode::new();
+    let node = Quiet::with(Vec::new());
     let mut door = JoinSet::new();
     door.spawn(serve_control(listener, node.clone()));
 
-    node.add_pod("a");
+    node.add(pod("a"));
     let mut rows = ask(
         UnixStream::connect(&path).await.unwrap(),
         "/v1/rows?watch=true",
@@ -223,7 +222,7 @@ async fn the_command_socket_is_private_and_streams_changes() {
         serde_json::from_slice::<Vec<PodRow>>(&data).unwrap()
     };
     assert_eq!(next().await.len(), 1);
-    node.add_pod("b");
+    node.add(pod("b"));
     assert_eq!(next().await.len(), 2);
     let subject = Subject::Pod(PodRef::new("uid-b", "ns", "b"));
     node.recorder

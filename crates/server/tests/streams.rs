@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use krablet_access::{Authenticator, Authorizer};
 use krablet_cri::{CallLog, Deadlines, Endpoint, RuntimeClient, StreamingService, v1};
-use krablet_pod::api::{Pod, PodStatus};
+use krablet_pod::api::PodStatus;
 use krablet_pod::observed::{ObservedPod, ObservedSandbox};
 use krablet_pod::{PodRef, PodUid, Ticket};
 use krablet_server::{
@@ -173,14 +173,10 @@ fn connector(certificate: CertificateDer<'static>) -> TlsConnector {
 }
 
 fn parts(streaming: Arc<Echo>, node_logs: NodeLogs) -> SecureParts {
-    let mut pod = Pod::default();
-    pod.metadata.name = Some("p".into());
-    pod.metadata.namespace = Some("ns".into());
-    pod.metadata.uid = Some("u".into());
     let endpoint = Endpoint::parse("unix:///nonexistent/runtime.sock").unwrap();
     let runtime = RuntimeClient::new(&endpoint, Deadlines::default(), CallLog::default());
     SecureParts {
-        view: node::Quiet::with(vec![pod]),
+        view: node::Quiet::with(vec![node::pod("p", "u", "c")]),
         inside: Arc::new(OnePod),
         access: Access {
             authenticator: Authenticator {

@@ -1,7 +1,7 @@
 //! One reading of the whole node: which cgroup is whose, and all of them read in one go.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
@@ -13,13 +13,13 @@ use krablet_pod::{PodUid, paths};
 use tokio::time::Instant;
 
 use crate::files::{self, Kernel};
-use crate::measure::{Measure, Measured, file_system};
+use crate::measure::{Measure, file_system};
 use crate::rates::Rates;
 use crate::reading::{
     Cgroup, Container, Depth, Facts, FileSystem, Pod, Snapshot, System, Usage, Volume,
 };
 use crate::runtime::{Place, Told};
-use crate::{Pods, StatsConfig, VolumePlace};
+use crate::{Pods, StatsConfig, storage};
 
 /// What one reading needs; it blocks on files, so it runs beside the async threads.
 pub(crate) struct Reading {
@@ -40,7 +40,7 @@ impl Reading {
         let full = self.depth == Depth::Full;
         let places = self.pod_cgroups();
         let volumes = match full {
-            true => self.volumes(),
+            true => storage::volumes(&*self.pods, &self.observed, &self.measure),
             false => BTreeMap::new(),
         };
         let mounts = match full {
@@ -275,48 +275,10 @@ impl Reading {
         let process = told.or_else(found);
         process.map_or_else(Vec::new, |process| self.kernel.network(process))
     }
-
-    /// The last figures of all volumes; those that are old are measured anew meanwhile.
-    fn volumes(&self) -> BTreeMap<PodUid, Vec<Volume>> {
-        let of = |pod: &Arc<ObservedPod>| {
-            let uid = pod.pod.uid.clone();
-            let places = self.pods.volumes(&uid);
-            (uid, places)
-        };
-        let places: BTreeMap<PodUid, Vec<VolumePlace>> = self.observed.iter().map(of).collect();
-        let wanted: BTreeSet<PathBuf> = places
-            .values()
-            .flatten()
-            .map(|place| place.path.clone())
-            .collect();
-        let known = self.measure.figures(&wanted);
-        let found = |places: Vec<VolumePlace>| {
-            let volumes = places.into_iter().filter_map(|place| {
-                let measured = known.get(&place.path)?;
-                Some(volume(place, measured))
-            });
-            volumes.collect()
-        };
-        places
-            .into_iter()
-            .map(|(uid, places)| (uid, found(places)))
-            .collect()
-    }
-}
-
-fn volume(place: VolumePlace, measured: &Measured) -> Volume {
-    Volume {
-        name: place.name,
-        claim: place.claim,
-        ephemeral: place.ephemeral,
-        file_system: measured.file_system.clone(),
-        usage: measured.usage,
-        at: measured.at,
-    }
 }
 
 /// One instance of each container; while one ends and the next starts there may be two.
-fn newest_running(observed: &ObservedPod) -> Vec<&ObservedContainer> {
+pub(crate) fn newest_running(observed: &ObservedPod) -> Vec<&ObservedContainer> {
     let mut found: Vec<&ObservedContainer> = Vec::new();
     for container in observed.running() {
         if !found.iter().any(|other| other.name == container.name) {

@@ -1,6 +1,7 @@
 //! A whole node on files of the test's own.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,7 +13,7 @@ use krablet_pod::paths::RootDir;
 use krablet_pod::{PodRef, Ticket};
 
 use super::*;
-use crate::{Stats, StatsDeps, SystemCgroups};
+use crate::{Stats, StatsDeps, SystemCgroups, VolumePlace};
 
 struct House {
     volume: PathBuf,
@@ -36,6 +37,8 @@ impl Pods for House {
             exit: None,
             image: "busybox".into(),
             image_ref: "busybox@sha".into(),
+            user: None,
+            resources: None,
             memory: ContainerMemory::default(),
             log_path: String::new(),
         };
@@ -71,7 +74,7 @@ impl Pods for House {
         vec![VolumePlace {
             name: "scratch".into(),
             path: self.volume.clone(),
-            claim: None,
+            claim: Some(("ns".into(), "claim".into())),
             ephemeral: true,
         }]
     }
@@ -294,4 +297,15 @@ async fn volumes_are_told_as_soon_as_they_are_measured() {
     let second = stats.snapshot(Depth::Full).await.unwrap();
     let volume = &second.pods[0].volumes[0];
     assert_eq!((&*volume.name, volume.usage.inodes), ("scratch", 2));
+
+    // The pages of the agent itself tell the same of claims, and what logs take.
+    let storage = stats.storage().await.unwrap();
+    let claims: Vec<_> = storage.claims.iter().collect();
+    assert_eq!(claims, [(&("ns".into(), "claim".into()), volume)]);
+    let log = &storage.logs[0];
+    assert_eq!(
+        (&*log.pod.name, &*log.container, log.usage.inodes),
+        ("p", "main", 1)
+    );
+    assert_eq!(storage.logs.len(), 1);
 }

@@ -12,6 +12,7 @@ mod rates;
 pub mod reading;
 mod resource;
 mod runtime;
+mod storage;
 mod summary;
 #[cfg(test)]
 mod testing;
@@ -33,6 +34,7 @@ use tokio::time::Instant;
 
 pub use cadvisor::cadvisor_metrics;
 pub use resource::resource_metrics;
+pub use storage::{ContainerLog, Storage};
 pub use summary::summary;
 
 use collect::Reading;
@@ -175,6 +177,21 @@ impl Stats {
         cadvisor_metrics(snapshot.as_deref())
     }
 
+    /// What pods keep on disks, from the figures that the summary tells of volumes too.
+    pub async fn storage(&self) -> Result<Storage, StatsError> {
+        let observed = self.alive();
+        let (config, pods, measure) =
+            (self.config.clone(), self.pods.clone(), self.measure.clone());
+        let read = move || Storage::read(&*pods, &observed, &measure, &config.pod_logs);
+        Ok(tokio::task::spawn_blocking(read).await?)
+    }
+
+    fn alive(&self) -> Vec<Arc<ObservedPod>> {
+        let mut observed = self.pods.observed();
+        observed.retain(|pod| pod.is_alive());
+        observed
+    }
+
     /// Pages say themselves that there was an error; the log says which.
     fn told(&self, read: Result<Arc<Snapshot>, StatsError>) -> Option<Arc<Snapshot>> {
         read.inspect_err(|e| tracing::error!(err = %e, "Statistics cannot be read"))
@@ -194,8 +211,7 @@ impl Stats {
             Some(facts) => facts.clone(),
             None => desk.facts.insert(self.facts().await).clone(),
         };
-        let mut observed = self.pods.observed();
-        observed.retain(|pod| pod.is_alive());
+        let observed = self.alive();
         let told = match depth {
             Depth::Full => {
                 let sandboxes = observed.iter().flat_map(|pod| pod.ready_sandboxes());

@@ -8,6 +8,7 @@
 
 use krablet_testbed::vm::{self, VmJob, VmReport};
 use krablet_testbed::{images, krablet_program};
+use serde_json::Value;
 
 /// What every job begins with.
 const PRELUDE: &str = r#"
@@ -82,6 +83,14 @@ END
             echo total $(( $(awk '/MemTotal/ {print $2}' /proc/meminfo) * 1024 - 268435456 ))
             echo unit $(systemctl show "$slice" -p LoadState -p ActiveState -p Transient -p MemoryMax -p CPUWeight -p TasksMax)
         } | tee /job/out/limits
+        # The same files by other means, before and after the agent tells of them.
+        scope=$(grep -lx 67108864 "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/$slice"/cri-containerd-*.scope/memory.max)
+        reading() { for file in cpu.stat memory.current memory.stat memory.max pids.current; do sed "s/^/$file /" "$1/$file"; done; }
+        reading "${scope%/memory.max}" > /job/out/before
+        for page in stats/summary metrics/resource metrics/cadvisor; do
+            curl -sf "http://127.0.0.1:10255/$page" > "/job/out/$(basename $page)"
+        done
+        reading "${scope%/memory.max}" > /job/out/after
         # What systemd was told of survives its looking at everything anew.
         systemctl daemon-reload
         show again "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/$slice" | tee -a /job/out/limits
@@ -125,6 +134,75 @@ END
         "the sandbox is the last to be killed: {cgroups}"
     );
     assert_limits(&report.text("limits"));
+    assert_figures(&report);
+}
+
+/// One number of a reading: that of a file, or that of a key in it.
+fn read(reading: &str, file: &str, key: &str) -> u64 {
+    let mut lines = reading.lines().filter_map(|line| line.strip_prefix(file));
+    let found = lines.find_map(|line| line.trim_start().strip_prefix(key));
+    let found = found.unwrap_or_else(|| panic!("{file} {key}: {reading}"));
+    found.trim().parse().unwrap()
+}
+
+/// Whether a figure lies between two readings of what moves, give or take a mebibyte.
+fn assert_between(told: u64, readings: [u64; 2], what: &str) {
+    let [least, most] = [readings[0].min(readings[1]), readings[0].max(readings[1])];
+    let range = least.saturating_sub(1 << 20)..=most + (1 << 20);
+    assert!(range.contains(&told), "{what}: {told} beside {readings:?}");
+}
+
+/// What the agent tells of the container is what its cgroup's files say.
+fn assert_figures(report: &VmReport) {
+    let readings = [report.text("before"), report.text("after")];
+    let of = |file: &str, key: &str| [0, 1].map(|n| read(&readings[n], file, key));
+    let summary: Value = serde_json::from_str(&report.text("summary")).unwrap();
+    let pods = summary["pods"].as_array().unwrap();
+    let pod = pods
+        .iter()
+        .find(|p| p["podRef"]["name"] == "web-vm")
+        .unwrap();
+    let container = &pod["containers"][0];
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{container}"));
+
+    let spent = of("cpu.stat", "usage_usec ").map(|micro| micro * 1000);
+    let told = number(&container["cpu"]["usageCoreNanoSeconds"]);
+    assert!(
+        (spent[0]..=spent[1]).contains(&told),
+        "{told} beside {spent:?}"
+    );
+    let used = of("memory.current ", "");
+    let memory = &container["memory"];
+    assert_between(number(&memory["usageBytes"]), used, "usage");
+    let inactive = of("memory.stat", "inactive_file ");
+    let working = [0, 1].map(|n| used[n] - inactive[n]);
+    let told = number(&memory["workingSetBytes"]);
+    assert_between(told, working, "working set");
+    assert_eq!(number(&memory["availableBytes"]), (64 << 20) - told);
+    assert_between(
+        number(&memory["rssBytes"]),
+        of("memory.stat", "anon "),
+        "resident",
+    );
+
+    let sample = |page: &str, name: &str| {
+        let page = report.text(page);
+        let mut lines = page.lines().filter(|line| line.starts_with(name));
+        let line =
+            lines.find(|l| l.contains("container=\"server\"") && l.contains("pod=\"web-vm\""));
+        let line = line.unwrap_or_else(|| panic!("no {name}: {page}"));
+        let value = line.rsplit_once('}').unwrap().1.trim();
+        value.split(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let told = sample("resource", "container_memory_working_set_bytes");
+    assert_between(told as u64, working, "working set for scrapers");
+    let told = sample("resource", "container_cpu_usage_seconds_total") * 1e9;
+    let spent = (spent[0] as f64 - 1.0)..=(spent[1] as f64 + 1.0);
+    assert!(spent.contains(&told), "{told} beside {spent:?}");
+    let limit = sample("cadvisor", "container_spec_memory_limit_bytes");
+    assert_eq!(limit, read(&readings[0], "memory.max ", "") as f64);
+    let threads = sample("cadvisor", "container_threads{");
+    assert_eq!(threads as u64, read(&readings[1], "pids.current ", ""));
 }
 
 /// The slices of the pod, of its class and of all pods: weight, quota, memory, processes.

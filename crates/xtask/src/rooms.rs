@@ -16,6 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("net", &[]),
     ("metrics", &[]),
     ("logs", &[]),
+    ("profile", &[]),
     ("access", &["kube"]),
     ("kube", &["linux", "net", "yaml"]),
     ("config", &["yaml"]),
@@ -87,7 +88,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("images", &["config", "linux", "metrics", "pod", "yaml"]),
     ("identity", &["kube", "linux"]),
     ("node", &["events", "kube", "linux", "pod"]),
-    ("server", &["access", "cri", "events", "logs", "pod"]),
+    (
+        "server",
+        &["access", "cri", "events", "logs", "pod", "profile"],
+    ),
     ("testbed", &["cri"]),
 ];
 

@@ -164,6 +164,9 @@ fn config(pods: usize, plugins: &str, more: Value) -> Value {
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "makeIPTablesUtilChains": false,
+        // As in any cluster; without it each of them complains of each pod.
+        "clusterDNS": ["10.96.0.10"],
+        "clusterDomain": "cluster.local",
         "volumePluginDir": plugins,
     });
     for (field, value) in more.as_object().into_iter().flatten() {

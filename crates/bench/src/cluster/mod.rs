@@ -11,6 +11,8 @@ mod proxy;
 mod rows;
 pub mod server;
 mod sight;
+mod spdy;
+mod streams;
 
 use anyhow::{Context, Result};
 

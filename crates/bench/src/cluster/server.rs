@@ -1,5 +1,5 @@
 //! What a node's HTTPS port costs: statistics and metrics of a full node asked for again and again, beside the upstream
-//! kubelet; commands in a container beside the runtime's own; and a crowd that follows one log.
+//! kubelet; commands in a container beside the runtime's own; a forwarded port; and a crowd that follows one log.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt as _;
 use futures::future::try_join_all;
-use krablet_cri::RuntimeService as _;
 use krablet_kube::{Api, Call, Verb};
 use krablet_testbed::free_port;
 use serde_json::{Value, json};
@@ -17,7 +16,8 @@ use tokio::time::{Instant, interval};
 use super::agent::{Agent, Kind};
 use super::course::{appear, disappear};
 use super::ground::{self, Ground};
-use super::sight::{PATIENCE, PodSight};
+use super::sight::PodSight;
+use super::streams;
 use crate::node::rest;
 use crate::options::{Options, SERVER};
 use crate::pods;
@@ -36,9 +36,10 @@ const ENDPOINTS: [&str; 5] = [
 ];
 /// Longer than anybody keeps an answer for the next who asks.
 const PAUSE: Duration = Duration::from_secs(4);
+/// Seconds of a processor below which nothing can be told apart.
+const LEAST: f64 = 1e-4;
 /// As monitoring systems do.
 const CADENCE: Duration = Duration::from_secs(15);
-const COMMANDS: usize = 20;
 const FOLLOWERS: usize = 50;
 /// Lines of the log they follow, in as many seconds as there are ten thousand of them.
 const LINES: usize = 100_000;
@@ -57,7 +58,7 @@ pub async fn measure(options: &Options) -> Result<Vec<Row>> {
         let cpu = Row::new(
             SERVER,
             format!("processor time of a {path} with {pods} pods"),
-            ours.cpu / theirs.cpu.max(1e-9),
+            ours.cpu / theirs.cpu,
             "× kubelet",
         );
         rows.push(cpu.at_most(0.2).remark(format!(
@@ -102,6 +103,7 @@ struct Door<'a> {
     ground: &'a Ground,
     agent: &'a Agent,
     api: Arc<dyn Api>,
+    port: u16,
 }
 
 async fn of_agent(ground: &Ground, options: &Options, kind: Kind) -> Result<Results> {
@@ -115,17 +117,18 @@ async fn of_agent(ground: &Ground, options: &Options, kind: Kind) -> Result<Resu
         ground,
         agent: &agent,
         api: api(&ground.bed.dir().join(kind.name()), port)?,
+        port,
     };
     let asked = door.asked(options, kind).await;
-    let results = asked.with_context(|| agent.log_tail())?;
+    let mut results = asked.with_context(|| agent.log_tail())?;
     disappear(ground, &mut sight, options.pods).await?;
     if kind == Kind::Krablet {
-        let followed = followers(ground, &agent, port).await;
-        let mut results = results;
-        let followed = followed.with_context(|| agent.log_tail())?;
-        results.own.extend(followed);
-        agent.stop(ground).await?;
-        return Ok(results);
+        let more = async {
+            results.own.push(forwarded(ground, port).await?);
+            results.own.extend(followers(ground, &agent, port).await?);
+            anyhow::Ok(())
+        };
+        more.await.with_context(|| agent.log_tail())?;
     }
     agent.stop(ground).await?;
     Ok(results)
@@ -154,16 +157,12 @@ impl Door<'_> {
             1 => 5,
             _ => 20,
         };
-        let before = self.cpu()?;
-        let idle_time = PAUSE * 5;
-        rest(idle_time).await;
-        let idle = (self.cpu()? - before).div_duration_f64(idle_time);
-        let summary = self.ask(SUMMARY, times, idle).await?;
-        let cadvisor = self.ask(CADVISOR, times, idle).await?;
+        let summary = self.ask(SUMMARY, times).await?;
+        let cadvisor = self.ask(CADVISOR, times).await?;
         let own = match kind {
             Kind::Krablet => {
                 let mut rows = self.monitored(options).await?;
-                rows.push(self.commands().await?);
+                rows.push(streams::commands(&self.ground.bed, self.port).await?);
                 rows
             }
             Kind::Kubelet => Vec::new(),
@@ -175,18 +174,22 @@ impl Door<'_> {
         })
     }
 
-    async fn ask(&self, path: &str, times: usize, idle: f64) -> Result<Asked> {
+    /// Pauses with and without a question in turn, so that what the agent does anyway is not counted as the answer's.
+    async fn ask(&self, path: &str, times: usize) -> Result<Asked> {
         self.get(path).await?;
-        let begun = (Instant::now(), self.cpu()?);
         let mut samples = Samples::default();
+        let mut more = 0.0;
         for _ in 0..times {
+            let begun = self.cpu()?;
             rest(PAUSE).await;
+            let between = self.cpu()?;
             samples.add_time(self.get(path).await?);
+            rest(PAUSE).await;
+            let asked = self.cpu()?.saturating_sub(between).as_secs_f64();
+            more += asked - between.saturating_sub(begun).as_secs_f64();
         }
-        let took = begun.0.elapsed().as_secs_f64();
-        let used = (self.cpu()? - begun.1).as_secs_f64() - idle * took;
         Ok(Asked {
-            cpu: used.max(0.0) / times as f64,
+            cpu: (more / times as f64).max(LEAST),
             times: samples,
         })
     }
@@ -211,37 +214,6 @@ impl Door<'_> {
         Ok(vec![cpu.at_most(1.0), memory.at_most(26.0)])
     }
 
-    /// `true` in a container, through the port and by the runtime alone.
-    async fn commands(&self) -> Result<Row> {
-        let runtime = self.ground.bed.runtime()?;
-        let containers = runtime.list_containers(None).await?;
-        let name = pods::name(0);
-        let container = containers
-            .iter()
-            .find(|c| c.labels.get("io.kubernetes.pod.name") == Some(&name))
-            .context("the first pod has no container")?;
-        let (mut ours, mut theirs) = (Samples::default(), Samples::default());
-        for _ in 0..COMMANDS {
-            let begun = Instant::now();
-            let command = vec!["/bin/true".to_owned()];
-            let done = runtime.exec_sync(&container.id, command, PATIENCE).await?;
-            theirs.add_time(begun.elapsed());
-            ensure!(done.exit_code == 0, "true has failed");
-            let begun = Instant::now();
-            let run = Call::new(Verb::Create, format!("/run/default/{name}/main"))
-                .query("cmd", "/bin/true");
-            self.api.call(run).await?;
-            ours.add_time(begun.elapsed());
-        }
-        let more = (ours.median() - theirs.median()) * 1e3;
-        let row = Row::new(SERVER, "a command through the port", more, "ms more");
-        Ok(row.at_most(10.0).remark(format!(
-            "{:.0} ms beside {:.0} ms of the runtime's own",
-            ours.median() * 1e3,
-            theirs.median() * 1e3
-        )))
-    }
-
     async fn get(&self, path: &str) -> Result<Duration> {
         let begun = Instant::now();
         let call = Call::new(Verb::Get, path.to_owned());
@@ -253,6 +225,16 @@ impl Door<'_> {
     fn cpu(&self) -> Result<Duration> {
         Ok(self.agent.used(self.ground)?.cpu)
     }
+}
+
+/// A pod with much to give, and its port.
+async fn forwarded(ground: &Ground, port: u16) -> Result<Row> {
+    let node = Kind::Krablet.name();
+    let mut sight = PodSight::begin(&ground.kube, &ground.bed, node).await?;
+    appear(ground, node, &mut sight, 1, streams::giver).await?;
+    let row = streams::ports(&ground.bed, port).await?;
+    disappear(ground, &mut sight, 1).await?;
+    Ok(row)
 }
 
 /// A container that writes ten thousand lines a second, and a crowd that follows it from its beginning to its end.

@@ -219,14 +219,19 @@ async fn message(stream: &mut TlsStream<TcpStream>) -> Option<Vec<u8>> {
     (kind != 8).then_some(bytes)
 }
 
-/// To the node's own port, as the API server comes.
-async fn connect(node: &Member) -> TlsStream<TcpStream> {
+/// Host and port of the node's own server, as the Node object tells them.
+pub async fn address(node: &Member) -> (String, u16) {
     let object = node.node().await.unwrap();
     let status = object.status.unwrap();
-    let addresses = status.addresses.unwrap();
-    let address = addresses.iter().find(|a| a.type_ == "InternalIP").unwrap();
+    let mut addresses = status.addresses.unwrap().into_iter();
+    let host = addresses.find(|a| a.type_ == "InternalIP").unwrap().address;
     let endpoint = status.daemon_endpoints.unwrap().kubelet_endpoint.unwrap();
-    let port = u16::try_from(endpoint.port).unwrap();
+    (host, u16::try_from(endpoint.port).unwrap())
+}
+
+/// To the node's own port, as the API server comes.
+async fn connect(node: &Member) -> TlsStream<TcpStream> {
+    let (host, port) = address(node).await;
     let authority = node.plane.ca_file();
     let pki = authority.parent().unwrap();
     let chain = CertificateDer::pem_file_iter(pki.join("apiserver-kubelet-client.crt")).unwrap();
@@ -241,9 +246,7 @@ async fn connect(node: &Member) -> TlsStream<TcpStream> {
         .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         .with_client_auth_cert(chain, key)
         .unwrap();
-    let stream = TcpStream::connect((address.address.as_str(), port))
-        .await
-        .unwrap();
+    let stream = TcpStream::connect((host, port)).await.unwrap();
     let name = ServerName::try_from("node").unwrap();
     let connector = TlsConnector::from(Arc::new(config));
     connector.connect(name, stream).await.unwrap()

@@ -8,13 +8,14 @@ use krablet_agent::{AgentHandle, WorkingPods};
 use krablet_config::gates::Stage;
 use krablet_config::{FeatureGates, Gate, KUBERNETES_VERSION};
 use krablet_cri::{Call, CallStats};
-use krablet_identity::rotation::IdentityHandle;
+use krablet_identity::{Ages, IdentityHandle};
 use krablet_linux::CgroupVersion;
 use krablet_metrics::{Distribution, Metrics, Page, ProcessStats, Series, series};
 use krablet_observer::{Histogram, ObserverStats};
 use krablet_pod::observed::{ContainerState, ObservedPod};
 use krablet_pod::{PodRef, marks};
 use krablet_probes::{Durations, ProbeMetrics};
+use krablet_stats::Storage;
 use krablet_status::sender::SyncDurations;
 use tokio::time::Instant;
 
@@ -37,6 +38,22 @@ impl CertificateNumbers {
         Self {
             ttl_seconds: identity.ttl_seconds(),
             renew_errors: identity.renew_errors(),
+        }
+    }
+}
+
+/// The certificate the cluster issued to this node's server.
+#[derive(Clone, Copy, Debug)]
+pub struct ServingNumbers {
+    pub certificate: CertificateNumbers,
+    pub ages: Ages,
+}
+
+impl ServingNumbers {
+    pub fn of(identity: &IdentityHandle) -> Self {
+        Self {
+            certificate: CertificateNumbers::of(identity),
+            ages: identity.ages(),
         }
     }
 }
@@ -69,6 +86,9 @@ pub struct Moment {
     /// How long statuses took to the API server, if there is one.
     pub statuses: Option<SyncDurations>,
     pub certificate: Option<CertificateNumbers>,
+    pub serving: Option<ServingNumbers>,
+    /// Volumes and logs.
+    pub storage: Storage,
     pub runtime: Vec<Arc<ObservedPod>>,
     pub observer: ObserverStats,
     /// When the runtime was last observed with success.
@@ -100,6 +120,8 @@ impl Moment {
             mirrors: handle.desired.mirrors().len() as u64,
             statuses: handle.sender.as_ref().map(|s| s.numbers().durations),
             certificate: None,
+            serving: None,
+            storage: Storage::default(),
             working: handle.accounts.working_pods(wanted),
             runtime: handle.observer.all(),
             observer: handle.observer.stats(),
@@ -117,6 +139,7 @@ pub fn metrics(facts: &Facts, moment: &Moment, counted: &Metrics) -> String {
     put_facts(&mut page, facts);
     put_cluster(&mut page, moment);
     put_pods(&mut page, moment);
+    put_storage(&mut page, &moment.storage);
     put_runtime(&mut page, &moment.runtime);
     put_observer(&mut page, moment);
     put_calls(&mut page, moment);
@@ -246,6 +269,41 @@ fn put_cluster(page: &mut Page, moment: &Moment) {
     if let Some(own) = &moment.certificate {
         page.number(&series::CERTIFICATE_TTL, &[], own.ttl_seconds);
         page.count(&series::CERTIFICATE_RENEW_ERRORS, &[], own.renew_errors);
+    }
+    if let Some(serving) = &moment.serving {
+        put_serving(page, serving);
+    }
+}
+
+fn put_serving(page: &mut Page, serving: &ServingNumbers) {
+    let ServingNumbers { certificate, ages } = serving;
+    let ttl = &series::SERVER_CERTIFICATE_TTL;
+    page.number(ttl, &[], certificate.ttl_seconds);
+    let errors = &series::SERVER_CERTIFICATE_RENEW_ERRORS;
+    page.count(errors, &[], certificate.renew_errors);
+    let bounds = &series::CERTIFICATE_AGE;
+    let ages = Distribution::of(bounds, &ages.buckets, ages.count, ages.sum);
+    page.distribution(&series::SERVER_CERTIFICATE_ROTATION, &[], ages);
+}
+
+fn put_storage(page: &mut Page, storage: &Storage) {
+    for ((namespace, claim), volume) in &storage.claims {
+        let fs = &volume.file_system;
+        for (series, count) in [
+            (&series::VOLUME_CAPACITY, fs.capacity),
+            (&series::VOLUME_AVAILABLE, fs.available),
+            (&series::VOLUME_USED, volume.usage.bytes),
+            (&series::VOLUME_INODES, fs.inodes),
+            (&series::VOLUME_INODES_FREE, fs.inodes_free),
+            (&series::VOLUME_INODES_USED, volume.usage.inodes),
+        ] {
+            page.count(series, &[namespace, claim], count);
+        }
+    }
+    for log in &storage.logs {
+        let (pod, used) = (&log.pod, log.usage.bytes);
+        let labels = [&*log.container, &pod.namespace, &pod.name, pod.uid.as_str()];
+        page.count(&series::CONTAINER_LOG_USED, &labels, used);
     }
 }
 

@@ -161,11 +161,11 @@ impl World {
     }
 
     /// Waits until a scrape holds these lines.
-    async fn eventually(&self, scrape: impl Fn(&AgentView) -> String, lines: &[&str]) {
+    async fn eventually(&self, scrape: impl AsyncFn(&AgentView) -> String, lines: &[&str]) {
         let mut text = String::new();
         let mut missing = Vec::new();
         let mut wait = async || loop {
-            text = scrape(&self.view);
+            text = scrape(&self.view).await;
             exposition::parse(&text).unwrap();
             let told = |line: &str| text.lines().any(|l| l == line);
             missing = lines.iter().filter(|l| !told(l)).collect();
@@ -210,9 +210,12 @@ async fn a_pod_s_life_is_counted() {
         "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"\"} 1",
         "krablet_audit_discrepancies_total 0",
     ];
-    world.eventually(AgentView::metrics, &running).await;
+    world
+        .eventually(async |view: &AgentView| view.metrics().await, &running)
+        .await;
     let probed = "prober_probe_duration_seconds_count{container=\"a\",namespace=\"ns\",pod=\"web-node\",probe_type=\"Readiness\"} 3";
-    world.eventually(AgentView::probe_metrics, &[probed]).await;
+    let probes = async |view: &AgentView| view.probe_metrics();
+    world.eventually(probes, &[probed]).await;
 
     world.want(Vec::new()).await;
     let gone = [
@@ -224,6 +227,8 @@ async fn a_pod_s_life_is_counted() {
         "kubelet_working_pods{config=\"orphan\",lifecycle=\"terminating\",static=\"true\"} 0",
         "kubelet_pod_worker_duration_seconds_count{operation_type=\"terminated\"} 1",
     ];
-    world.eventually(AgentView::metrics, &gone).await;
+    world
+        .eventually(async |view: &AgentView| view.metrics().await, &gone)
+        .await;
     assert!(!world.view.probe_metrics().contains("prober_"));
 }

@@ -12,8 +12,8 @@ use krablet_pod::PodRef;
 use serde_json::json;
 
 use super::SharedDoor;
-use super::answers::{not_found, refuse};
 use super::place::{Place, terminal};
+use crate::answers::{not_found, refuse};
 
 /// Only the owner: what a process had in memory is in these files.
 const DIRECTORY_MODE: u32 = 0o700;

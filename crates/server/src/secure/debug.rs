@@ -1,14 +1,14 @@
-//! `/debug/`: the verbosity of the log, and what can be told of the process from within.
+//! `/debug/flags/v`: the verbosity of the log.
 
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Response};
-use http::{Method, StatusCode, header};
+use axum::extract::State;
+use axum::response::Response;
+use http::{Method, StatusCode};
 
 use super::SharedDoor;
-use super::answers::{not_found, refuse};
+use crate::answers::{not_found, refuse};
 
 /// A number has no more letters.
 const MAX_BODY: usize = 64;
@@ -62,81 +62,4 @@ pub(super) async fn verbosity(
             refuse(StatusCode::BAD_REQUEST, why)
         }
     }
-}
-
-pub(super) async fn pprof_index(State(door): State<SharedDoor>) -> Response {
-    match door.parts.debug.profiling {
-        true => plain(INDEX.to_owned()),
-        false => shut(),
-    }
-}
-
-const INDEX: &str = "/debug/pprof/
-
-cmdline  the command line, its words divided by zero bytes
-heap     memory of the process, as the kernel counts it
-tasks    tasks of the async runtime
-";
-
-pub(super) async fn pprof(State(door): State<SharedDoor>, Path(name): Path<String>) -> Response {
-    if !door.parts.debug.profiling {
-        return shut();
-    }
-    match name.as_str() {
-        "cmdline" => {
-            let words: Vec<_> = std::env::args_os().collect();
-            let words = words.iter().map(|w| w.to_string_lossy());
-            plain(words.collect::<Vec<_>>().join("\0"))
-        }
-        "heap" => match tokio::task::spawn_blocking(memory).await {
-            Ok(Ok(text)) => plain(text),
-            _ => refuse(StatusCode::INTERNAL_SERVER_ERROR, "/proc cannot be read\n"),
-        },
-        "tasks" => plain(tasks()),
-        "profile" | "trace" | "symbol" | "allocs" | "block" | "goroutine" | "mutex"
-        | "threadcreate" => refuse(
-            StatusCode::NOT_IMPLEMENTED,
-            format!("{name}: there is no such profile of this process; use perf on the node\n"),
-        ),
-        _ => refuse(StatusCode::NOT_FOUND, "Unknown profile\n"),
-    }
-}
-
-fn shut() -> Response {
-    refuse(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "profiling endpoint is disabled.\n",
-    )
-}
-
-fn plain(text: String) -> Response {
-    let head = [
-        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ];
-    (head, text).into_response()
-}
-
-/// The lines of `/proc/self/status` on memory and threads, then the sums over all mappings.
-fn memory() -> std::io::Result<String> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let told = ["Vm", "Rss", "Threads", "voluntary", "nonvoluntary"];
-    let lines = status
-        .lines()
-        .filter(|l| told.iter().any(|t| l.starts_with(t)));
-    let mut text = lines.fold(String::new(), |text, line| text + line + "\n");
-    // Kernels before 4.14 have none.
-    let sums = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
-    text.extend(sums.lines().skip(1).map(|line| format!("{line}\n")));
-    Ok(text)
-}
-
-fn tasks() -> String {
-    let metrics = tokio::runtime::Handle::current().metrics();
-    format!(
-        "alive: {}\nqueued: {}\nworkers: {}\n",
-        metrics.num_alive_tasks(),
-        metrics.global_queue_depth(),
-        metrics.num_workers()
-    )
 }

@@ -11,7 +11,7 @@ use krablet_access::{Attributes, Credentials, Denied, attributes};
 use rustls::pki_types::{CertificateDer, UnixTime};
 
 use super::SharedDoor;
-use super::answers::refuse;
+use crate::answers::refuse;
 
 /// The certificates a client showed in the handshake; put into each request of the connection.
 #[derive(Clone, Default)]
@@ -61,11 +61,4 @@ impl Asker {
         let user = access.authenticator.authenticate(shown).await?;
         access.authorizer.authorize(&user, &self.wanted).await
     }
-}
-
-pub(super) async fn debugging_disabled(_: Request, _: Next) -> Response {
-    refuse(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "Debug endpoints are disabled.",
-    )
 }

@@ -10,10 +10,10 @@ use krablet_logs::LogReader;
 use krablet_pod::api::{ContainerState, ContainerStatus, PodStatus};
 use krablet_pod::{PodRef, PodUid};
 
-use super::answers::refuse;
 use super::place::{Place, terminal};
 use super::query::log_query;
 use super::{Door, SharedDoor};
+use crate::answers::refuse;
 
 pub(super) async fn container_logs(
     State(door): State<SharedDoor>,

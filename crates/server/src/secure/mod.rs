@@ -1,15 +1,14 @@
 //! The HTTPS door: everything the agent can be asked, for those who may ask it.
 
-mod answers;
 mod checkpoint;
 mod debug;
 mod guard;
 mod logs;
 mod node_logs;
 mod place;
+mod pprof;
 mod query;
 mod state;
-mod stats;
 mod streams;
 mod tls;
 mod zpages;
@@ -18,6 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::middleware::Next;
 use axum::routing::{MethodRouter, any, get, post};
 use krablet_access::{Authenticator, Authorizer};
 use krablet_cri::{RuntimeService, StreamingService};
@@ -27,13 +28,13 @@ use krablet_pod::api::PodStatus;
 use krablet_pod::observed::ObservedPod;
 
 use crate::listen::Listener;
-use crate::web::{HEALTH_ROUTES, READ_ONLY_ROUTES, RECORD_ROUTES, read_only_routes};
-use crate::{HealthRecord, View};
+use crate::stats::{self, Statistics};
+use crate::web::{HEALTH_ROUTES, OpenParts, READ_ONLY_ROUTES, RECORD_ROUTES};
+use crate::{HealthRecord, View, answers};
 
 pub use checkpoint::{Checkpointer, Checkpoints};
 pub use debug::{Debug, SetVerbosity};
 pub use node_logs::NodeLogs;
-pub use stats::Statistics;
 pub use tls::{ServingPair, TlsLimits};
 pub use zpages::{About, Version};
 
@@ -116,16 +117,21 @@ pub async fn serve_secure(
 
 fn router(door: &SharedDoor) -> Router {
     let parts = &door.parts;
-    let open = read_only_routes(parts.view.clone(), parts.record.clone());
+    let open = OpenParts {
+        view: parts.view.clone(),
+        record: parts.record.clone(),
+        statistics: parts.statistics.clone(),
+    };
     let debug = match parts.debugging {
         true => debug_routes(),
-        false => debug_routes().layer(axum::middleware::from_fn(guard::debugging_disabled)),
+        false => debug_routes().layer(axum::middleware::from_fn(async |_: Request, _: Next| {
+            answers::debugging_disabled().await
+        })),
     };
     let guarded = axum::middleware::from_fn_with_state(door.clone(), guard::guard);
     debug
-        .merge(stats::routes())
         .with_state(door.clone())
-        .merge(open)
+        .merge(open.routes())
         .fallback(answers::not_found)
         .layer(guarded)
 }
@@ -169,8 +175,8 @@ const DEBUG_ROUTES: &[Route] = &[
     ("/flagz", || get(zpages::flagz)),
     ("/statusz", || get(zpages::statusz)),
     ("/debug/flags/v", || any(debug::verbosity)),
-    ("/debug/pprof/", || get(debug::pprof_index)),
-    ("/debug/pprof/{*name}", || get(debug::pprof)),
+    ("/debug/pprof/", || get(pprof::index)),
+    ("/debug/pprof/{*name}", || get(pprof::page)),
 ];
 
 /// Every path there is at this door.

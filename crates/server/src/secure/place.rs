@@ -11,7 +11,7 @@ use krablet_pod::{ContainerId, PodRef, PodUid, SandboxId};
 use serde::Deserialize;
 
 use super::Door;
-use super::answers::refuse;
+use crate::answers::refuse;
 
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Place {

@@ -17,10 +17,10 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::answers::refuse;
 use super::place::{Place, Refused, terminal};
 use super::query::{NO_STREAMS, StreamQuery, stream_query};
 use super::{Door, SharedDoor};
+use crate::answers::refuse;
 
 /// Streams at a time; who comes then is told to come again.
 const MAX_STREAMS: usize = 512;

@@ -8,21 +8,20 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
-use jiff::Timestamp;
 use krablet_access::{SubjectReviews, TokenReviews};
 use krablet_cri::{CallLog, Deadlines, Endpoint, RuntimeClient};
-use krablet_events::Recorder;
 use krablet_kube::{Api, ApiError, Call, Kube, Watch};
 use krablet_pod::PodUid;
-use krablet_pod::api::{Container, Pod, PodSpec};
 use krablet_pod::observed::ObservedPod;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::NodeView;
+use crate::stats::tests::Spoken;
+
+#[path = "../../tests/node/mod.rs"]
+mod node;
 
 /// Every token is its user's name; one of them may do everything.
 struct Server;
@@ -45,53 +44,6 @@ impl Api for Server {
     }
 
     fn reconnect(&self) {}
-}
-
-struct Node {
-    recorder: Recorder,
-    bell: watch::Sender<u64>,
-}
-
-impl NodeView for Node {
-    fn pods(&self) -> Vec<Pod> {
-        let mut pod = Pod::default();
-        pod.metadata.name = Some("p".into());
-        pod.metadata.namespace = Some("ns".into());
-        pod.metadata.uid = Some("u".into());
-        pod.spec = Some(PodSpec {
-            containers: vec![Container {
-                name: "c".into(),
-                ..Container::default()
-            }],
-            ..PodSpec::default()
-        });
-        vec![pod]
-    }
-    fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
-        let mut pods = self.pods().into_iter();
-        pods.find(|_| namespace == "ns" && name == "p")
-    }
-    fn pod_changes(&self) -> watch::Receiver<u64> {
-        self.bell.subscribe()
-    }
-    fn events(&self) -> &Recorder {
-        &self.recorder
-    }
-    fn failing_checks(&self) -> Vec<(&'static str, String)> {
-        Vec::new()
-    }
-    fn check_names(&self) -> &'static [&'static str] {
-        &["ping"]
-    }
-    fn metrics(&self) -> String {
-        String::new()
-    }
-    fn probe_metrics(&self) -> String {
-        String::new()
-    }
-    fn now(&self) -> Timestamp {
-        Timestamp::UNIX_EPOCH
-    }
 }
 
 struct NoCheckpoints;
@@ -134,10 +86,7 @@ fn door_with(debugging: bool, shape: impl FnOnce(&mut SecureParts)) -> Router {
     let runtime = RuntimeClient::new(&endpoint, Deadlines::default(), CallLog::default());
     let runtime = Arc::new(runtime);
     let mut parts = SecureParts {
-        view: Arc::new(Node {
-            recorder: Recorder::new(|| Timestamp::UNIX_EPOCH),
-            bell: watch::Sender::new(0),
-        }),
+        view: node::Quiet::with(vec![node::pod("p", "u", "c")]),
         inside: Arc::new(Nothing),
         access: Access {
             authenticator: Authenticator {
@@ -165,7 +114,7 @@ fn door_with(debugging: bool, shape: impl FnOnce(&mut SecureParts)) -> Router {
             directory: "/nonexistent".into(),
             runtime: Arc::new(NoCheckpoints),
         }),
-        statistics: Some(Arc::new(super::stats::tests::Spoken { works: true })),
+        statistics: Some(Arc::new(Spoken { works: true })),
     };
     shape(&mut parts);
     router(&Arc::new(Door {
@@ -402,7 +351,50 @@ async fn pages_about_the_process() {
     let (code, page) = get("/debug/pprof/tasks").await;
     assert!(code == 200 && page.starts_with("alive: "), "{page}");
     assert_eq!(get("/debug/pprof/").await.0, 200);
-    assert_eq!(get("/debug/pprof/profile").await.0, 501);
+    assert_eq!(get("/debug/pprof/trace").await.0, 501);
+    assert_eq!(get("/debug/pprof/symbol").await.1, "num_symbols: 0\n");
+    assert!(
+        get("/debug/pprof/cmdline")
+            .await
+            .1
+            .contains("krablet_server")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_profile_of_the_processor_one_at_a_time() {
+    let router = door(true);
+    let get = async |path: &str| {
+        let right = ("Authorization", "Bearer right");
+        let request = Request::get(path).header(right.0, right.1);
+        let request = request.body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        let code = answer.status().as_u16();
+        (code, answer.into_body().collect().await.unwrap().to_bytes())
+    };
+    let begun = tokio::time::Instant::now();
+    let (first, second) = tokio::join!(
+        get("/debug/pprof/profile?seconds=2"),
+        get("/debug/pprof/profile")
+    );
+    assert_eq!(begun.elapsed().as_secs(), 2);
+    let expected = "Could not enable CPU profiling: cpu profiling already in use\n";
+    assert_eq!((second.0, &second.1[..]), (500, expected.as_bytes()));
+    assert_eq!(first.0, 200);
+    let profile = krablet_profile::proto::Profile::unpack(&first.1).unwrap();
+    assert_eq!(profile.duration_nanos, 2_000_000_000);
+    let own = std::env::current_exe().unwrap();
+    let own = own.to_string_lossy();
+    assert!(
+        profile
+            .mapping
+            .iter()
+            .any(|m| profile.text(m.filename) == own)
+    );
+    // Nonsense stands for half a minute.
+    assert_eq!(get("/debug/pprof/profile?seconds=x").await.0, 200);
+    assert_eq!(begun.elapsed().as_secs(), 32);
+    assert_eq!(get("/debug/pprof/profile?seconds=301").await.0, 400);
 }
 
 #[tokio::test]
@@ -462,7 +454,6 @@ proptest! {
 
 #[tokio::test]
 async fn what_is_told_in_figures() {
-    use super::stats::tests::Spoken;
     let with = |statistics: Option<Arc<dyn Statistics>>| {
         door_with(false, |parts| parts.statistics = statistics)
     };

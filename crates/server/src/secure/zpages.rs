@@ -9,8 +9,8 @@ use http::{HeaderMap, StatusCode, header};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::answers::{not_found, refuse};
 use super::{SharedDoor, all_paths};
+use crate::answers::{not_found, refuse};
 
 const COMPONENT: &str = "kubelet";
 const CAUTION: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.";

@@ -5,7 +5,7 @@ pub mod net;
 pub mod v1;
 pub mod v2;
 
-use crate::reading::{Psi, PsiLine};
+use crate::reading::{Psi, PsiLine, Tasks};
 
 /// A file by its name, or nothing where it cannot be read.
 pub type Lookup<'a> = dyn FnMut(&str) -> Option<String> + 'a;
@@ -43,8 +43,22 @@ pub(crate) fn device(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-pub(crate) fn count_lines(text: &str) -> u64 {
+fn count_lines(text: &str) -> u64 {
     text.lines().filter(|line| !line.is_empty()).count() as u64
+}
+
+/// From the files of processes, of threads, and of the most threads there may be.
+pub(crate) fn tasks(files: &mut Lookup<'_>, names: [&str; 3]) -> Option<Tasks> {
+    let [processes, threads, max] = names.map(files);
+    let processes = count_lines(&processes?);
+    let threads = threads.and_then(|text| number(&text));
+    let max = max.and_then(|text| number(&text));
+    Some(Tasks {
+        processes,
+        threads: threads.unwrap_or(processes),
+        threads_max: max.and_then(limit).unwrap_or_default(),
+        files: None,
+    })
 }
 
 /// The text of a pressure file. Older kernels have no `full` line for the CPU.

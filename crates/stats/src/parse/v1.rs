@@ -1,10 +1,13 @@
 //! A cgroup of version 1: a directory in the hierarchy of each controller. Files are asked for as `controller/file`.
 
-use super::{Lookup, count_lines, device, keyed, limit, number, pairs};
-use crate::reading::{Cgroup, Cpu, Depth, DeviceIo, Memory, MemoryParts, Tasks, Throttling};
+use super::{Lookup, device, keyed, limit, number, pairs, tasks};
+use crate::reading::{Cgroup, Cpu, Depth, DeviceIo, Memory, MemoryParts, Throttling};
 
 /// The controllers that are looked at.
 pub const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "blkio"];
+
+/// Processes, threads, and the most threads there may be.
+const TASKS: [&str; 3] = ["cpu/cgroup.procs", "pids/pids.current", "pids/pids.max"];
 
 /// `USER_HZ` is 100 wherever Linux runs.
 const NANOS_PER_TICK: u64 = 10_000_000;
@@ -17,7 +20,7 @@ pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
         ..Cgroup::default()
     };
     if full {
-        found.tasks = tasks(files);
+        found.tasks = tasks(files, TASKS);
         found.io = io(files);
     }
     found
@@ -95,18 +98,6 @@ fn from_stat(stat: &str, usage: u64) -> Memory {
     memory.working_set = usage.saturating_sub(parts.inactive_file);
     memory.parts = parts;
     memory
-}
-
-fn tasks(files: &mut Lookup<'_>) -> Option<Tasks> {
-    let processes = count_lines(&files("cpu/cgroup.procs")?);
-    let threads = files("pids/pids.current").and_then(|text| number(&text));
-    let max = files("pids/pids.max").and_then(|text| number(&text));
-    Some(Tasks {
-        processes,
-        threads: threads.unwrap_or(processes),
-        threads_max: max.and_then(limit).unwrap_or_default(),
-        files: None,
-    })
 }
 
 fn io(files: &mut Lookup<'_>) -> Vec<DeviceIo> {

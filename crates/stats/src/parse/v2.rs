@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Lookup, count_lines, device, keyed, limit, number, pairs, pressure};
-use crate::reading::{
-    Cgroup, Cpu, Depth, DeviceIo, Memory, MemoryLimits, MemoryParts, Pressure, Tasks, Throttling,
-};
+use super::{Lookup, device, keyed, limit, number, pairs, pressure, tasks};
+use crate::reading::{Cgroup, Cpu, Depth, DeviceIo, Memory, MemoryParts, Pressure, Throttling};
 
 const MICRO: u64 = 1000;
+/// Processes, threads, and the most threads there may be.
+const TASKS: [&str; 3] = ["cgroup.procs", "pids.current", "pids.max"];
 
 pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
     let full = depth == Depth::Full;
@@ -17,7 +17,7 @@ pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
         ..Cgroup::default()
     };
     if full {
-        found.tasks = tasks(files);
+        found.tasks = tasks(files, TASKS);
         found.io = files("io.stat").map(|text| io(&text)).unwrap_or_default();
         found.pressure = Pressure {
             cpu: files("cpu.pressure").and_then(|text| pressure(&text)),
@@ -30,7 +30,10 @@ pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
 
 fn cpu(files: &mut Lookup<'_>, full: bool) -> Option<Cpu> {
     let stat: BTreeMap<String, u64> = owned(&files("cpu.stat")?);
-    let micro = |key: &str| stat.get(key).copied().unwrap_or_default() * MICRO;
+    let micro = |key: &str| {
+        let micro = stat.get(key).copied().unwrap_or_default();
+        micro.saturating_mul(MICRO)
+    };
     let mut cpu = Cpu {
         usage: stat.get("usage_usec")?.saturating_mul(MICRO),
         user: micro("user_usec"),
@@ -84,7 +87,6 @@ pub(crate) fn from_stat(stat: &str, usage: u64) -> Memory {
     let mut parts = MemoryParts::default();
     let mut memory = Memory {
         usage,
-        limits: MemoryLimits::default(),
         ..Memory::default()
     };
     for (key, value) in pairs(stat) {
@@ -103,18 +105,6 @@ pub(crate) fn from_stat(stat: &str, usage: u64) -> Memory {
     memory.working_set = usage.saturating_sub(parts.inactive_file);
     memory.parts = parts;
     memory
-}
-
-fn tasks(files: &mut Lookup<'_>) -> Option<Tasks> {
-    let processes = count_lines(&files("cgroup.procs")?);
-    let threads = files("pids.current").and_then(|text| number(&text));
-    let max = files("pids.max").and_then(|text| number(&text));
-    Some(Tasks {
-        processes,
-        threads: threads.unwrap_or(processes),
-        threads_max: max.and_then(limit).unwrap_or_default(),
-        files: None,
-    })
 }
 
 /// Lines such as `253:0 rbytes=1 wbytes=2 rios=3 wios=4`.

@@ -6,6 +6,8 @@ use krablet_metrics::{Kind, Place};
 use krablet_pod::Ticket;
 use krablet_pod::observed::{ContainerMemory, ObservedContainer, ObservedSandbox};
 use krablet_probes::ProbeKind;
+use krablet_stats::ContainerLog;
+use krablet_stats::reading::{FileSystem, Usage, Volume};
 
 use super::*;
 
@@ -13,13 +15,21 @@ type Families = BTreeMap<String, Family>;
 /// A sample, some of its labels, and its value.
 type Case = (&'static str, &'static [(&'static str, &'static str)], f64);
 
+const CLAIM: &[(&str, &str)] = &[("namespace", "ns"), ("persistentvolumeclaim", "claim")];
+
+/// Kept in one place and told in another.
+#[test]
+fn ages_are_kept_by_the_bounds_that_are_told() {
+    assert_eq!(krablet_identity::AGE_BOUNDS, series::CERTIFICATE_AGE);
+}
+
 /// The value of the sample with these labels (and perhaps more).
 fn value(families: &Families, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-    let family = families.values().find(|f| name.starts_with(&f.name))?;
+    let mut samples = families.values().flat_map(|f| &f.samples);
     let matches = |s: &&exposition::Sample| {
         s.name == name && labels.iter().all(|(k, v)| s.label(k) == Some(v))
     };
-    family.samples.iter().find(matches).map(|s| s.value)
+    samples.find(matches).map(|s| s.value)
 }
 
 /// The families of a page are those of the table, in kind and labels.
@@ -74,6 +84,8 @@ fn runtime() -> Vec<Arc<ObservedPod>> {
         exit: None,
         image: "i".into(),
         image_ref: "i".into(),
+        user: None,
+        resources: None,
         memory: ContainerMemory::default(),
         log_path: String::new(),
     };
@@ -99,6 +111,36 @@ fn runtime() -> Vec<Arc<ObservedPod>> {
     vec![pod("x", true), pod("y", false)]
 }
 
+fn storage() -> Storage {
+    let volume = Volume {
+        name: "data".into(),
+        claim: Some(("ns".into(), "claim".into())),
+        ephemeral: false,
+        file_system: FileSystem {
+            capacity: 1000,
+            available: 600,
+            used: 400,
+            inodes: 100,
+            inodes_free: 90,
+            ..FileSystem::default()
+        },
+        usage: Usage {
+            bytes: 300,
+            inodes: 7,
+        },
+        at: Timestamp::UNIX_EPOCH,
+    };
+    let log = ContainerLog {
+        pod: PodRef::new("x", "ns", "x"),
+        container: "a".into(),
+        usage: volume.usage,
+    };
+    Storage {
+        claims: [(("ns".into(), "claim".into()), volume)].into(),
+        logs: vec![log],
+    }
+}
+
 fn moment(calls: CallStats) -> Moment {
     let group = WorkingPods {
         config: "desired",
@@ -121,6 +163,18 @@ fn moment(calls: CallStats) -> Moment {
             ttl_seconds: 60.0,
             renew_errors: 1,
         }),
+        serving: Some(ServingNumbers {
+            certificate: CertificateNumbers {
+                ttl_seconds: 3600.0,
+                renew_errors: 2,
+            },
+            ages: Ages {
+                buckets: [0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
+                count: 1,
+                sum: 3000.0,
+            },
+        }),
+        storage: storage(),
         working: [(group, 2)].into(),
         runtime: runtime(),
         observer: ObserverStats {
@@ -156,10 +210,23 @@ fn counted() -> Metrics {
     runtime
         .image_pull_duration
         .observe_duration(&["0-10MB"], second);
+    runtime.resize_duration.observe_duration(&["true"], second);
+    let resizes = &metrics.workers.resizes;
+    let asked = ["increase", "limits", "cpu"];
+    resizes.requested.add(&asked, 1);
+    resizes.infeasible.add(&["static_pod"], 1);
+    resizes.deferred_accepted.add(&["periodic_retry"], 1);
+    resizes.pending.set([(vec!["deferred"], 1)]);
     let images = &metrics.images;
     images.garbage_collected.add(&["age"], 1);
     images.plugin_errors.add(&["plugin"], 1);
     images.plugin_duration.observe_duration(&["plugin"], second);
+    runtime.resize_duration.observe(&["true"], 12.0);
+    let resizes = &metrics.workers.resizes;
+    resizes.requested.add(&["increase", "requests", "cpu"], 1);
+    resizes.infeasible.add(&["swap_limitation"], 1);
+    resizes.deferred_accepted.add(&["periodic_retry"], 1);
+    resizes.pending.set([(vec!["deferred"], 1)]);
     metrics
 }
 
@@ -177,6 +244,33 @@ async fn the_page_is_the_table() {
     let cases: &[Case] = &[
         ("kubelet_node_name", &[("node", "node\\1")], 1.0),
         ("kubelet_cgroup_version", &[], 2.0),
+        (
+            "kubelet_certificate_manager_server_ttl_seconds",
+            &[],
+            3600.0,
+        ),
+        ("kubelet_server_expiration_renew_errors", &[], 2.0),
+        (
+            "kubelet_certificate_manager_server_rotation_seconds_bucket",
+            &[("le", "3600")],
+            1.0,
+        ),
+        ("kubelet_volume_stats_capacity_bytes", CLAIM, 1000.0),
+        ("kubelet_volume_stats_available_bytes", CLAIM, 600.0),
+        ("kubelet_volume_stats_used_bytes", CLAIM, 300.0),
+        ("kubelet_volume_stats_inodes", CLAIM, 100.0),
+        ("kubelet_volume_stats_inodes_free", CLAIM, 90.0),
+        ("kubelet_volume_stats_inodes_used", CLAIM, 7.0),
+        (
+            "kubelet_container_log_filesystem_used_bytes",
+            &[
+                ("uid", "x"),
+                ("namespace", "ns"),
+                ("pod", "x"),
+                ("container", "a"),
+            ],
+            300.0,
+        ),
         ("kubelet_running_pods", &[], 1.0),
         (
             "kubelet_running_containers",

@@ -15,7 +15,7 @@ use http::{HeaderMap, StatusCode};
 use tokio::sync::Semaphore;
 
 use super::SharedDoor;
-use super::answers::refuse;
+use crate::answers::refuse;
 
 /// Programs that are run at a time to answer queries.
 const MAX_QUERIES: usize = 4;

@@ -1,8 +1,8 @@
 use super::*;
 
 /// Says what it was asked for.
-pub(in crate::secure) struct Spoken {
-    pub(in crate::secure) works: bool,
+pub(crate) struct Spoken {
+    pub(crate) works: bool,
 }
 
 #[async_trait]

@@ -1,14 +1,15 @@
 //! Statistics: `/stats/summary` and the pages that scrapers of cgroups read.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
-use axum::Router;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::{StatusCode, header};
 
-use super::answers::{not_found, refuse};
-use super::{Route, SharedDoor};
+use crate::answers::{not_found, refuse};
+use crate::web::{METRICS, Route};
 
 /// What the door tells of the node's figures, ready to be sent.
 #[async_trait]
@@ -21,30 +22,23 @@ pub trait Statistics: Send + Sync {
     async fn cadvisor_metrics(&self) -> String;
 }
 
-/// Open whether or not debugging handlers are.
-pub(super) const ROUTES: &[Route] = &[
+/// `None` on a node without cgroups of its own.
+pub(crate) type Figures = Option<Arc<dyn Statistics>>;
+
+/// Open whether or not debugging handlers are, and on the read-only port.
+pub(crate) const ROUTES: &[Route<Figures>] = &[
     ("/stats/summary", || get(summary).post(summary)),
     ("/metrics/resource", || get(resource)),
     ("/metrics/cadvisor", || get(cadvisor)),
 ];
 
-pub(super) fn routes() -> Router<SharedDoor> {
-    ROUTES.iter().fold(Router::new(), |router, (path, make)| {
-        router.route(path, make())
-    })
-}
-
 const JSON: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
-const METRICS: [(header::HeaderName, &str); 1] = [(
-    header::CONTENT_TYPE,
-    "text/plain; version=0.0.4; charset=utf-8",
-)];
 
 async fn summary(
-    State(door): State<SharedDoor>,
+    State(figures): State<Figures>,
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Response {
-    let Some(statistics) = &door.parts.statistics else {
+    let Some(statistics) = &figures else {
         return not_found().await;
     };
     match statistics.summary(only_cpu_and_memory(&pairs)).await {
@@ -65,19 +59,19 @@ fn only_cpu_and_memory(pairs: &[(String, String)]) -> bool {
     named.next().is_none() && first.is_some_and(|(_, value)| value == "true")
 }
 
-async fn resource(State(door): State<SharedDoor>) -> Response {
-    match &door.parts.statistics {
+async fn resource(State(figures): State<Figures>) -> Response {
+    match &figures {
         Some(statistics) => (METRICS, statistics.resource_metrics().await).into_response(),
         None => not_found().await,
     }
 }
 
-async fn cadvisor(State(door): State<SharedDoor>) -> Response {
-    match &door.parts.statistics {
+async fn cadvisor(State(figures): State<Figures>) -> Response {
+    match &figures {
         Some(statistics) => (METRICS, statistics.cadvisor_metrics().await).into_response(),
         None => not_found().await,
     }
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;
