@@ -69,3 +69,52 @@ where
         Err(lost) => Err(io::Error::other(lost)),
     }
 }
+
+/// Little, for system calls and what they return.
+const OWN_STACK: usize = 256 << 10;
+
+/// Runs a call that may never come back, for it asks whatever file system is there, on a thread that nobody else
+/// waits for: those of [`blocking`] are few.
+pub(crate) async fn alone<T, F>(call: F) -> io::Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce() -> io::Result<T> + Send + 'static,
+{
+    let (tell, answer) = tokio::sync::oneshot::channel();
+    let call = move || {
+        // Whoever asked may have stopped waiting.
+        let _ = tell.send(call());
+    };
+    let own = std::thread::Builder::new().name("krablet-alone".to_owned());
+    own.stack_size(OWN_STACK).spawn(call)?;
+    answer.await.map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_hangs_alone_keeps_no_other() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let hangs = alone(move || wait.recv().map_err(io::Error::other));
+            let mut hangs = std::pin::pin!(hangs);
+            let others = async {
+                blocking(|| Ok(())).await.unwrap();
+                alone(|| Ok(())).await.unwrap();
+            };
+            tokio::select! {
+                biased;
+                _ = &mut hangs => panic!("it hangs"),
+                () = others => {}
+            }
+            go.send(()).unwrap();
+            hangs.await.unwrap();
+        });
+    }
+}

@@ -160,4 +160,15 @@ mod tests {
         let table = b"garbage\n22 27 0:21 / /proc rw - proc proc rw";
         assert_eq!(parse(table).len(), 1);
     }
+
+    proptest::proptest! {
+        /// A line that is none costs the others nothing.
+        #[test]
+        fn any_table_is_read(noise in "([0-9: /\\\\a-z-]{0,40}\n|\\PC{0,20}\n){0,6}") {
+            let own = "7 1 0:7 / /own rw - tmpfs t rw\n";
+            let table = format!("{noise}{own}");
+            let points: Vec<PathBuf> = parse(table.as_bytes()).into_iter().map(|m| m.point).collect();
+            proptest::prop_assert_eq!(points.last(), Some(&PathBuf::from("/own")));
+        }
+    }
 }

@@ -10,7 +10,7 @@ use rustix::fs::{self, FileType};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::failure::{blocking, naming};
+use crate::failure::{alone, blocking, naming};
 use crate::{disk, group, holders, mountinfo, sub_path, tree};
 
 /// One line of the mount table, as far as we ask.
@@ -38,6 +38,8 @@ pub trait Mounts: Send + Sync {
     async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> io::Result<()>;
     /// Unmounts the top mount at `point`. Not mounted is fine; busy is an error of kind `ResourceBusy`.
     async fn unmount(&self, point: &Path) -> io::Result<()>;
+    /// Unmounts like `unmount`, and does not wait for a server that is away: what was asked of it fails.
+    async fn force(&self, point: &Path) -> io::Result<()>;
     /// Takes the top mount at `point` out of the tree whoever uses it; it ends when its last user does. Not mounted is
     /// fine.
     async fn detach(&self, point: &Path) -> io::Result<()>;
@@ -78,41 +80,55 @@ impl Mounts for HostMounts {
 
     async fn bind(&self, source: &Path, point: &Path, read_only: bool) -> io::Result<()> {
         let (source, point) = (source.to_owned(), point.to_owned());
-        blocking(move || bind(&source, &point, read_only)).await
+        alone(move || bind(&source, &point, read_only)).await
     }
 
     async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> io::Result<()> {
         let (top, relative, point) = (top.to_owned(), relative.to_owned(), point.to_owned());
-        blocking(move || bind_below(&top, &relative, &point)).await
+        alone(move || bind_below(&top, &relative, &point)).await
     }
 
     async fn unmount(&self, point: &Path) -> io::Result<()> {
         let point = point.to_owned();
-        blocking(move || unmount(&point, UnmountFlags::empty())).await
+        alone(move || unmount(&point, UnmountFlags::empty())).await
+    }
+
+    async fn force(&self, point: &Path) -> io::Result<()> {
+        let point = point.to_owned();
+        alone(move || unmount(&point, UnmountFlags::FORCE)).await
     }
 
     async fn detach(&self, point: &Path) -> io::Result<()> {
         let point = point.to_owned();
-        blocking(move || unmount(&point, UnmountFlags::DETACH)).await
+        alone(move || unmount(&point, UnmountFlags::DETACH)).await
     }
 
     async fn holders(&self, point: &Path) -> Vec<String> {
         let point = point.to_owned();
-        blocking(move || holders::of(&point))
-            .await
-            .unwrap_or_default()
+        alone(move || holders::of(&point)).await.unwrap_or_default()
     }
 }
 
 fn below(dir: &Path) -> io::Result<Vec<Mount>> {
-    // The table holds real paths, our own may lead through links.
-    let real = match dir.canonicalize() {
+    let table = mountinfo::read()?;
+    let real = match real_path(dir, &table) {
         Ok(real) => real,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(naming("resolve", dir)(e)),
     };
-    let table = mountinfo::read()?;
     Ok(points_below(&table, &real, dir))
+}
+
+/// The table holds real paths, our own may lead through links. What is mounted at `dir` itself is not asked: its
+/// server may be away.
+fn real_path(dir: &Path, table: &[mountinfo::MountInfo]) -> io::Result<PathBuf> {
+    if let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) {
+        let unasked = parent.canonicalize()?.join(name);
+        if table.iter().any(|m| m.point == unasked) {
+            return Ok(unasked);
+        }
+    }
+    dir.canonicalize()
 }
 
 /// Mounts at or below `real`, told in the words of `asked`.

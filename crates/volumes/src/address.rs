@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use krablet_pod::api::{FCVolumeSource, ISCSIPersistentVolumeSource, ISCSIVolumeSource};
+use krablet_pod::api::{
+    FCVolumeSource, ISCSIPersistentVolumeSource, ISCSIVolumeSource, SecretReference,
+};
 use serde::{Deserialize, Serialize};
 
 /// Of portals that name none.
@@ -31,72 +33,81 @@ pub(crate) enum Address {
     },
 }
 
-/// What both forms of an iSCSI source have in common.
-struct IscsiFields<'a> {
-    target: &'a str,
-    portals: &'a Option<Vec<String>>,
-    iqn: &'a str,
-    lun: i32,
-    interface: &'a Option<String>,
-    fs_type: &'a Option<String>,
-    read_only: Option<bool>,
-    chap: bool,
-    initiator: &'a Option<String>,
+/// The iSCSI source of a pod in the form that persistent volumes have.
+pub(crate) fn as_persistent(source: &ISCSIVolumeSource) -> ISCSIPersistentVolumeSource {
+    let source = source.clone();
+    let secret = source.secret_ref.map(|secret| SecretReference {
+        name: Some(secret.name),
+        namespace: None,
+    });
+    ISCSIPersistentVolumeSource {
+        chap_auth_discovery: source.chap_auth_discovery,
+        chap_auth_session: source.chap_auth_session,
+        fs_type: source.fs_type,
+        initiator_name: source.initiator_name,
+        iqn: source.iqn,
+        iscsi_interface: source.iscsi_interface,
+        lun: source.lun,
+        portals: source.portals,
+        read_only: source.read_only,
+        secret_ref: secret,
+        target_portal: source.target_portal,
+    }
+}
+
+/// One way to a target, in the words of `iscsiadm`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Portal<'a> {
+    pub portal: &'a str,
+    pub iqn: &'a str,
+    pub interface: &'a str,
+}
+
+impl Portal<'_> {
+    /// Arguments that do something to the record of what the portal was asked.
+    pub fn discovery(&self, action: &str) -> Vec<String> {
+        let (portal, interface) = (self.portal, self.interface);
+        words(&format!(
+            "-m discoverydb -t sendtargets -p {portal} -I {interface} {action}"
+        ))
+    }
+
+    /// Arguments that do something to the target behind it.
+    pub fn node(&self, action: &str) -> Vec<String> {
+        let (portal, iqn, interface) = (self.portal, self.iqn, self.interface);
+        words(&format!(
+            "-m node -p {portal} -T {iqn} -I {interface} {action}"
+        ))
+    }
+
+    /// Arguments that keep a session from before a crash from holding up the next boot.
+    pub fn started_by_hand(&self) -> Vec<String> {
+        let (portal, iqn) = (self.portal, self.iqn);
+        words(&format!(
+            "-m node -p {portal} -T {iqn} -o update -n node.startup -v manual"
+        ))
+    }
 }
 
 impl Address {
-    pub fn iscsi(source: &ISCSIVolumeSource) -> Self {
-        Self::of(IscsiFields {
-            target: &source.target_portal,
-            portals: &source.portals,
-            iqn: &source.iqn,
-            lun: source.lun,
-            interface: &source.iscsi_interface,
-            fs_type: &source.fs_type,
-            read_only: source.read_only,
-            chap: source.chap_auth_discovery == Some(true)
-                || source.chap_auth_session == Some(true),
-            initiator: &source.initiator_name,
-        })
-    }
-
-    pub fn iscsi_pv(source: &ISCSIPersistentVolumeSource) -> Self {
-        Self::of(IscsiFields {
-            target: &source.target_portal,
-            portals: &source.portals,
-            iqn: &source.iqn,
-            lun: source.lun,
-            interface: &source.iscsi_interface,
-            fs_type: &source.fs_type,
-            read_only: source.read_only,
-            chap: source.chap_auth_discovery == Some(true)
-                || source.chap_auth_session == Some(true),
-            initiator: &source.initiator_name,
-        })
-    }
-
-    fn of(fields: IscsiFields<'_>) -> Self {
-        let mut portals = vec![with_port(fields.target)];
-        for portal in fields.portals.iter().flatten().map(|p| with_port(p)) {
+    pub fn iscsi(source: &ISCSIPersistentVolumeSource) -> Self {
+        let mut portals = vec![with_port(&source.target_portal)];
+        for portal in source.portals.iter().flatten().map(|p| with_port(p)) {
             if !portals.contains(&portal) {
                 portals.push(portal);
             }
         }
-        let refused = match (fields.chap, fields.initiator.as_deref()) {
-            (true, _) => Some("CHAP authentication of iSCSI is not supported".to_owned()),
-            (_, Some(name)) if !name.is_empty() => {
-                Some("an initiator name of iSCSI is not supported".to_owned())
-            }
-            _ => None,
-        };
-        let interface = fields.interface.clone().filter(|i| !i.is_empty());
+        let initiator = source.initiator_name.as_deref().unwrap_or_default();
+        let refused = (!initiator.is_empty())
+            .then(|| "an initiator name of iSCSI is not supported".to_owned());
+        let interface = source.iscsi_interface.clone().filter(|i| !i.is_empty());
         Address::Iscsi {
             portals,
-            iqn: fields.iqn.to_owned(),
-            lun: fields.lun,
+            iqn: source.iqn.clone(),
+            lun: source.lun,
             interface: interface.unwrap_or_else(|| DEFAULT_INTERFACE.to_owned()),
-            fs_type: fields.fs_type.clone().filter(|t| !t.is_empty()),
-            read_only: fields.read_only.unwrap_or(false),
+            fs_type: source.fs_type.clone().filter(|t| !t.is_empty()),
+            read_only: source.read_only.unwrap_or(false),
             refused,
         }
     }
@@ -138,13 +149,6 @@ impl Address {
                 Err("no fc disk information found. failed to make a new mounter".to_owned())
             }
             None => Ok(()),
-        }
-    }
-
-    pub fn words(&self) -> &'static str {
-        match self {
-            Address::Iscsi { .. } => "iscsi",
-            Address::FibreChannel { .. } => "fc",
         }
     }
 
@@ -217,8 +221,8 @@ impl Address {
         }
     }
 
-    /// Arguments of `iscsiadm`, one command each. A disk on Fibre Channel needs none: the fabric shows it.
-    pub fn log_in(&self) -> Vec<Vec<String>> {
+    /// The ways to a target of iSCSI. A disk on Fibre Channel needs none: the fabric shows it.
+    pub fn ways(&self) -> Vec<Portal<'_>> {
         let Address::Iscsi {
             portals,
             iqn,
@@ -228,40 +232,37 @@ impl Address {
         else {
             return Vec::new();
         };
-        let commands = portals.iter().flat_map(|p| {
-            [
-                format!("-m discoverydb -t sendtargets -p {p} -I {interface} -o new"),
-                format!("-m discoverydb -t sendtargets -p {p} -I {interface} --discover"),
-                format!("-m node -p {p} -T {iqn} -I {interface} --login"),
-                // A session from before a crash must not hold up the next boot.
-                format!("-m node -p {p} -T {iqn} -o update -n node.startup -v manual"),
-            ]
-        });
-        commands.map(|line| words(&line)).collect()
+        let way = |portal| Portal {
+            portal,
+            iqn,
+            interface,
+        };
+        portals.iter().map(|portal| way(portal.as_str())).collect()
     }
 
-    /// None while another disk of the target is in use: `left` are the directories of those that are.
-    pub fn log_out(&self, left: &BTreeSet<String>) -> Vec<Vec<String>> {
-        let Address::Iscsi {
-            portals,
-            iqn,
-            interface,
-            ..
-        } = self
-        else {
-            return Vec::new();
-        };
-        let of_target = format!("{}-{iqn}-lun-", self.first());
-        if left.iter().any(|name| name.starts_with(&of_target)) {
-            return Vec::new();
+    /// What it has in common with other disks: nobody logs in to a target while another logs out.
+    pub fn target(&self) -> String {
+        match self {
+            Address::Iscsi { iqn, .. } => iqn.clone(),
+            Address::FibreChannel { .. } => self.directory(),
         }
-        let commands = portals.iter().flat_map(|p| {
-            [
-                format!("-m node -p {p} -T {iqn} -I {interface} --logout"),
-                format!("-m node -p {p} -T {iqn} -I {interface} -o delete"),
-            ]
-        });
-        commands.map(|line| words(&line)).collect()
+    }
+
+    /// Another disk of the target is in use: `left` are the directories of those that are.
+    pub fn shares_target(&self, left: &BTreeSet<String>) -> bool {
+        let of_target = format!("{}-{}-lun-", self.first(), self.target());
+        left.iter().any(|name| name.starts_with(&of_target))
+    }
+
+    /// Where its device is expected.
+    pub fn expected_device(&self) -> String {
+        match self {
+            Address::Iscsi { iqn, lun, .. } => {
+                let portal = self.first().replace(['[', ']'], "");
+                format!("/dev/disk/by-path/ip-{portal}-iscsi-{iqn}-lun-{lun}")
+            }
+            Address::FibreChannel { .. } => "/dev/disk/by-path".to_owned(),
+        }
     }
 }
 
@@ -289,7 +290,7 @@ mod tests {
             source[key] = value.clone();
         }
         let source: ISCSIVolumeSource = serde_json::from_value(source).unwrap();
-        Address::iscsi(&source)
+        Address::iscsi(&as_persistent(&source))
     }
 
     #[test]
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(by_target.directory(), "500a0981891b8dc5-lun-0");
         let by_id = fc(json!({"wwids": ["3600508b400105e21"]}));
         assert!(by_id.is_device("scsi-3600508b400105e21"));
-        assert!(by_id.log_in().is_empty());
+        assert!(by_id.ways().is_empty());
     }
 
     #[test]
@@ -337,7 +338,6 @@ mod tests {
             (json!({"iqn": "../../etc"}), "cannot be the address"),
             (json!({"iqn": "iqn x"}), "cannot be the address"),
             (json!({"targetPortal": "--help"}), "cannot be the address"),
-            (json!({"chapAuthSession": true}), "CHAP"),
             (json!({"initiatorName": "iqn.x"}), "initiator"),
         ] {
             let text = change.to_string();
@@ -351,17 +351,27 @@ mod tests {
     #[test]
     fn a_session_ends_with_its_last_disk() {
         let disk = iscsi(json!({}));
-        let other = "10.0.0.1:3260-iqn.2026-01.example:disk-lun-2".to_owned();
-        assert!(disk.log_out(&BTreeSet::from([other])).is_empty());
-        let foreign = "10.0.0.1:3260-iqn.2026-01.example:else-lun-2".to_owned();
-        let commands = disk.log_out(&BTreeSet::from([foreign]));
-        let lines: Vec<String> = commands.iter().map(|c| c.join(" ")).collect();
+        let shares = |name: &str| disk.shares_target(&BTreeSet::from([name.to_owned()]));
+        assert!(shares("10.0.0.1:3260-iqn.2026-01.example:disk-lun-2"));
+        assert!(!shares("10.0.0.1:3260-iqn.2026-01.example:else-lun-2"));
+    }
+
+    #[test]
+    fn ways_in_the_words_of_the_tool() {
+        let disk = iscsi(json!({"iscsiInterface": "eth", "portals": ["[fd00::1]"]}));
+        let ways = disk.ways();
+        assert_eq!(ways.len(), 2);
         assert_eq!(
-            lines,
-            [
-                "-m node -p 10.0.0.1:3260 -T iqn.2026-01.example:disk -I default --logout",
-                "-m node -p 10.0.0.1:3260 -T iqn.2026-01.example:disk -I default -o delete",
-            ]
+            ways[0].discovery("--discover").join(" "),
+            "-m discoverydb -t sendtargets -p 10.0.0.1:3260 -I eth --discover"
+        );
+        assert_eq!(
+            ways[1].node("--login").join(" "),
+            "-m node -p [fd00::1]:3260 -T iqn.2026-01.example:disk -I eth --login"
+        );
+        assert_eq!(
+            ways[0].started_by_hand().join(" "),
+            "-m node -p 10.0.0.1:3260 -T iqn.2026-01.example:disk -o update -n node.startup -v manual"
         );
     }
 }

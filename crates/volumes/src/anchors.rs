@@ -64,4 +64,13 @@ mod tests {
         );
         assert_eq!(normalized(&[]), "");
     }
+
+    proptest::proptest! {
+        /// What comes out is in order, and comes out again the same.
+        #[test]
+        fn any_text_is_made_plain(text in "(-----BEGIN [A-Z ]{0,12}-----\n|-----END [A-Z ]{0,12}-----\n|[A-Za-z0-9+/=: ]{0,20}\n|\\PC{0,9}){0,12}") {
+            let once = normalized(&[text]);
+            proptest::prop_assert_eq!(normalized(std::slice::from_ref(&once)), once);
+        }
+    }
 }

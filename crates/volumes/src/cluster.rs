@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use krablet_checkpoint::Shelf;
 use krablet_kube::{ApiError, Call, Kube, Verb};
-use krablet_pod::api::{PersistentVolume, PersistentVolumeClaim, Pod};
+use krablet_pod::api::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tracing::info;
@@ -17,6 +17,9 @@ pub trait ClusterObjects: Send + Sync {
     async fn claim(&self, namespace: &str, name: &str) -> Result<PersistentVolumeClaim, String>;
 
     async fn persistent_volume(&self, name: &str) -> Result<PersistentVolume, String>;
+
+    /// One that a persistent volume refers to. Asked for when it is needed, and not kept.
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Secret, String>;
 
     /// The certificates of one bundle in PEM; none if there is no such bundle.
     async fn trust_bundle(&self, name: &str) -> Result<Option<String>, String>;
@@ -146,6 +149,11 @@ impl ClusterObjects for KubeObjects {
         let answer = self.kube.get(format!("/api/v1/persistentvolumes/{name}"));
         let answer = answer.await;
         self.or_kept(volume_name(name), answer).await
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Secret, String> {
+        let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
+        self.kube.get(path).await.map_err(text)
     }
 
     async fn trust_bundle(&self, name: &str) -> Result<Option<String>, String> {

@@ -9,15 +9,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use krablet_linux::{Files, GroupShare, Mounts, Tools, Trees};
+use krablet_objects::Objects;
+use krablet_pod::api::{ISCSIPersistentVolumeSource, Secret};
 use krablet_pod::paths::RootDir;
 use serde::{Deserialize, Serialize};
 
-use crate::address::Address;
+use crate::address::{Address, as_persistent};
+use crate::chap::{self, Chap};
+use crate::cluster::ClusterObjects;
 use crate::empty_dir::group_of;
 use crate::error::SetUpError;
+use crate::iscsi::Sessions;
 use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
-use crate::tool::{mount_arguments, run};
+use crate::tool::{Failed, mount_arguments, run, try_run};
+use crate::volumes::VolumesDeps;
 
 const POINT_MODE: u32 = 0o750;
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -51,6 +57,9 @@ pub struct Disks {
     pub trees: Arc<dyn Trees>,
     pub mounts: Arc<dyn Mounts>,
     pub tools: Arc<dyn Tools>,
+    sessions: Sessions,
+    objects: Arc<dyn Objects>,
+    cluster: Option<Arc<dyn ClusterObjects>>,
 }
 
 /// What the record keeps of a disk, so that it can be let go without its pod.
@@ -59,23 +68,80 @@ struct Outside {
     /// Where it is mounted for the node, relative to the root directory.
     point: PathBuf,
     address: Address,
+    /// The record of its portal has passwords in it.
+    #[serde(default)]
+    portal_is_told: bool,
 }
 
 impl Disks {
+    pub fn new(kind: DiskKind, root: RootDir, deps: &VolumesDeps) -> Self {
+        let deps = deps.clone();
+        Self {
+            kind,
+            root,
+            sessions: Sessions::new(deps.files.clone(), deps.tools.clone()),
+            files: deps.files,
+            trees: deps.trees,
+            mounts: deps.mounts,
+            tools: deps.tools,
+            objects: deps.objects,
+            cluster: deps.cluster,
+        }
+    }
+
     fn address(&self, source: &Source<'_>) -> Option<Address> {
         match (self.kind, source) {
-            (DiskKind::Iscsi, Source::Inline(v)) => v.iscsi.as_ref().map(Address::iscsi),
-            (DiskKind::Iscsi, _) => source.persistent()?.iscsi.as_ref().map(Address::iscsi_pv),
+            (DiskKind::Iscsi, _) => iscsi_source(source).map(|s| Address::iscsi(&s)),
             (DiskKind::FibreChannel, Source::Inline(v)) => v.fc.as_ref().map(Address::fc),
             (DiskKind::FibreChannel, _) => source.persistent()?.fc.as_ref().map(Address::fc),
         }
     }
 
-    fn outside(&self, address: Address) -> Outside {
+    /// What the node says to the target's questions, if it asks any.
+    async fn chap(&self, request: &VolumeRequest<'_>) -> Result<Option<Chap>, SetUpError> {
+        let source = match self.kind {
+            DiskKind::Iscsi => iscsi_source(&request.source).filter(chap::is_wanted),
+            DiskKind::FibreChannel => None,
+        };
+        let Some(source) = source else {
+            return Ok(None);
+        };
+        let secret = self.secret(request, &source).await;
+        let secret = secret.map_err(SetUpError::NewMounter)?;
+        let chap = Chap::of(&source, secret.as_deref()).map_err(SetUpError::NewMounter)?;
+        Ok(Some(chap))
+    }
+
+    async fn secret(
+        &self,
+        request: &VolumeRequest<'_>,
+        source: &ISCSIPersistentVolumeSource,
+    ) -> Result<Option<Arc<Secret>>, String> {
+        let Some(reference) = &source.secret_ref else {
+            return Ok(None);
+        };
+        let name = reference.name.as_deref().unwrap_or_default();
+        let namespace = reference.namespace.as_deref().filter(|n| !n.is_empty());
+        let namespace = namespace.unwrap_or(request.namespace());
+        let found = match (&request.source, &self.cluster) {
+            (Source::Inline(_), _) => {
+                let found = self.objects.secret(namespace, name).await;
+                found.map_err(|e| e.to_string())
+            }
+            (_, Some(cluster)) => cluster.secret(namespace, name).await.map(Arc::new),
+            (_, None) => return Err("cannot get kube client".to_owned()),
+        };
+        let found = found.map_err(|e| format!("couldn't get secret {namespace}/{name} error: {e}"));
+        found.map(Some)
+    }
+
+    fn outside(&self, source: &Source<'_>, address: Address) -> Outside {
         let plugin = Path::new("plugins").join(self.kind.name());
+        let told = iscsi_source(source).is_some_and(|s| s.chap_auth_discovery == Some(true));
         Outside {
             point: plugin.join(address.directory()),
             address,
+            portal_is_told: told,
         }
     }
 
@@ -85,25 +151,22 @@ impl Disks {
     }
 
     /// The device, which is waited for.
-    async fn attach(&self, address: &Address) -> Result<PathBuf, SetUpError> {
-        let mut last = None;
-        for arguments in address.log_in() {
-            // A session that stands already makes some of them fail; the device tells.
-            if let Err(e) = run(&*self.tools, "iscsiadm", &arguments, DEADLINE).await {
-                last = Some(e);
-            }
-        }
-        let deadline = tokio::time::Instant::now() + APPEARS_WITHIN;
+    async fn attach(&self, address: &Address, chap: Option<&Chap>) -> Result<PathBuf, SetUpError> {
+        let alone = self.sessions.alone_with(&address.target()).await;
+        let failed = self.sessions.open(address, chap).await?;
+        drop(alone);
+        // What a fabric does not show is not on its way either.
+        let patience = match self.kind {
+            DiskKind::Iscsi => APPEARS_WITHIN,
+            DiskKind::FibreChannel => Duration::ZERO,
+        };
+        let deadline = tokio::time::Instant::now() + patience;
         loop {
             if let Some(device) = self.device(address).await? {
                 return Ok(device);
             }
-            if last.is_some() || tokio::time::Instant::now() >= deadline {
-                let why = last.map_or_else(String::new, |e| format!(", last err seen:\n{e}"));
-                return Err(SetUpError::NewMounter(format!(
-                    "failed to get any path for {} disk{why}",
-                    address.words()
-                )));
+            if failed.is_some() || tokio::time::Instant::now() >= deadline {
+                return Err(SetUpError::Attach(did_not_come(address, failed)));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -128,17 +191,22 @@ impl Disks {
     async fn mount_for_node(
         &self,
         address: &Address,
+        device: &Path,
         options: Vec<String>,
         read_only: bool,
         point: &Path,
     ) -> Result<(), SetUpError> {
-        let device = self.attach(address).await?;
         let device = device.display().to_string();
         let fs_type = address.fs_type().unwrap_or("ext4");
         let probe = ["-p", "-s", "TYPE", "-o", "value", &device].map(str::to_owned);
-        let found = self.tools.run("blkid", &probe, DEADLINE).await?;
-        let blank =
-            found.code == Some(BLANK) || (found.is_success() && found.text.trim().is_empty());
+        let blank = match try_run(&*self.tools, "blkid", &probe, DEADLINE).await {
+            Ok(found) => found.trim().is_empty(),
+            Err(failed) if failed.code == Some(BLANK) => true,
+            Err(Failed { status, output, .. }) => {
+                let why = format!("blkid of {device}: {status}: {}", output.trim_end());
+                return Err(SetUpError::Device(why));
+            }
+        };
         if blank && !read_only {
             let arguments = match fs_type {
                 "ext3" | "ext4" => vec!["-F", "-m0", &device],
@@ -147,19 +215,40 @@ impl Disks {
             };
             let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
             let mkfs = format!("mkfs.{fs_type}");
-            run(&*self.tools, &mkfs, &arguments, FORMAT_DEADLINE).await?;
+            let made = run(&*self.tools, &mkfs, &arguments, FORMAT_DEADLINE).await;
+            made.map_err(|e| SetUpError::Device(e.to_string()))?;
         }
-        self.files.create_dir_all(point, POINT_MODE).await?;
         let mut options = options;
         options.push(if read_only { "ro" } else { "defaults" }.to_owned());
         let arguments = mount_arguments(Some(fs_type), &options, &device, point);
-        run(&*self.tools, "mount", &arguments, DEADLINE).await?;
+        let mounted = run(&*self.tools, "mount", &arguments, DEADLINE).await;
+        mounted.map_err(|e| SetUpError::Device(e.to_string()))?;
         Ok(())
     }
 
     fn is_read_only(&self, request: &VolumeRequest<'_>, address: &Address) -> bool {
         address.is_read_only() || request.source.is_read_only_claim()
     }
+}
+
+fn iscsi_source(source: &Source<'_>) -> Option<ISCSIPersistentVolumeSource> {
+    match source {
+        Source::Inline(volume) => volume.iscsi.as_ref().map(as_persistent),
+        Source::Persistent { .. } => source.persistent()?.iscsi.clone(),
+    }
+}
+
+/// Why there is no device, as upstream says it.
+fn did_not_come(address: &Address, failed: Option<String>) -> String {
+    let Address::Iscsi { .. } = address else {
+        return "no fc disk found".to_owned();
+    };
+    let last = failed.unwrap_or_else(|| {
+        let seconds = APPEARS_WITHIN.as_secs();
+        let path = address.expected_device();
+        format!("Timed out waiting for device at path {path} after {seconds}s")
+    });
+    format!("failed to get any path for iscsi disk, last err seen:\n{last}")
 }
 
 #[async_trait]
@@ -176,7 +265,8 @@ impl VolumePlugin for Disks {
         let address = self.address(&request.source);
         let address = address.ok_or(SetUpError::UnsupportedKind(self.kind.name()))?;
         address.check().map_err(SetUpError::NewMounter)?;
-        let outside = serde_json::to_value(self.outside(address)).map_err(io::Error::from)?;
+        let outside = serde_json::to_value(self.outside(&request.source, address))
+            .map_err(io::Error::from)?;
         Ok(Some(RecordedVolume {
             name: request.volume.name.clone(),
             plugin: self.name().to_owned(),
@@ -193,10 +283,16 @@ impl VolumePlugin for Disks {
         let read_only = self.is_read_only(request, &address);
         if !self.is_mounted(&dir).await? {
             let options = request.source.mount_options();
-            let outside = self.outside(address);
+            let outside = self.outside(&request.source, address);
             let point = self.root.path().join(&outside.point);
+            let _alone = self.sessions.alone_with(&point.to_string_lossy()).await;
             if !self.is_mounted(&point).await? {
-                let mounted = self.mount_for_node(&outside.address, options, read_only, &point);
+                let chap = self.chap(request).await?;
+                // Its directory tells others that its target is in use.
+                self.files.create_dir_all(&point, POINT_MODE).await?;
+                let device = self.attach(&outside.address, chap.as_ref()).await?;
+                let mounted =
+                    self.mount_for_node(&outside.address, &device, options, read_only, &point);
                 mounted.await?;
             }
             if let Some(group) = request.fs_group().filter(|_| !read_only) {
@@ -225,7 +321,12 @@ impl VolumePlugin for Disks {
     /// The last pod that used the disk lets it go.
     async fn tear_down(&self, recorded: &RecordedVolume) -> Result<(), SetUpError> {
         let outside = recorded.outside.clone().unwrap_or_default();
-        let Ok(Outside { point, address }) = serde_json::from_value(outside) else {
+        let Ok(Outside {
+            point,
+            address,
+            portal_is_told,
+        }) = serde_json::from_value(outside)
+        else {
             return Ok(());
         };
         let stays = |p: &Path| p.components().all(|c| matches!(c, Component::Normal(_)));
@@ -233,6 +334,8 @@ impl VolumePlugin for Disks {
             return Ok(());
         }
         let point = self.root.path().join(point);
+        // A pod that wants the disk again waits until it is known whether it stays.
+        let _alone = self.sessions.alone_with(&point.to_string_lossy()).await;
         let mounted = self.mounts.below(&point).await?;
         if let Some(own) = mounted.iter().find(|m| m.point == point) {
             let pods = self.mounts.below(&self.root.pods()).await?;
@@ -241,6 +344,7 @@ impl VolumePlugin for Disks {
             }
             self.mounts.unmount(&point).await?;
         }
+        let _target = self.sessions.alone_with(&address.target()).await;
         self.files.remove_dir(&point).await?;
         let Some(parent) = point.parent() else {
             return Ok(());
@@ -252,12 +356,7 @@ impl VolumePlugin for Disks {
             }
             Err(_) => BTreeSet::new(),
         };
-        for arguments in address.log_out(&left) {
-            // A session that is gone already is as good.
-            if let Err(e) = run(&*self.tools, "iscsiadm", &arguments, DEADLINE).await {
-                tracing::warn!(volume = recorded.name, err = %e, "Could not end the session of a disk");
-            }
-        }
+        self.sessions.close(&address, &left, portal_is_told).await;
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
-use krablet_linux::fake::{FakeTools, MemoryFiles};
+use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
 use krablet_linux::{EntryKind, ToolOutput};
+use krablet_objects::FakeObjects;
 use krablet_pod::PodUid;
 use krablet_pod::api::{Pod, Volume};
 use serde_json::json;
@@ -14,6 +15,7 @@ const POINT: &str =
 struct Machine {
     files: MemoryFiles,
     tools: FakeTools,
+    objects: FakeObjects,
 }
 
 impl Machine {
@@ -30,18 +32,30 @@ impl Machine {
                 text: String::new(),
             })
         });
-        Self { files, tools }
+        Self {
+            files,
+            tools,
+            objects: FakeObjects::new(),
+        }
     }
 
     fn plugin(&self) -> Disks {
-        Disks {
-            kind: DiskKind::Iscsi,
-            root: RootDir::new(ROOT),
-            files: Arc::new(self.files.clone()),
-            trees: Arc::new(self.files.clone()),
-            mounts: Arc::new(self.files.mounts()),
-            tools: Arc::new(self.tools.clone()),
-        }
+        self.plugin_over(&self.files, &self.tools)
+    }
+
+    fn plugin_over(&self, files: &MemoryFiles, tools: &FakeTools) -> Disks {
+        let deps = VolumesDeps {
+            files: Arc::new(files.clone()),
+            trees: Arc::new(files.clone()),
+            mounts: Arc::new(files.mounts()),
+            tools: Arc::new(tools.clone()),
+            clock: Arc::new(FixedClock::default()),
+            objects: Arc::new(self.objects.clone()),
+            cluster: None,
+            tokens: None,
+            node: tokio::sync::watch::Sender::default().subscribe(),
+        };
+        Disks::new(DiskKind::Iscsi, RootDir::new(ROOT), &deps)
     }
 }
 
@@ -128,22 +142,88 @@ async fn mounted_once_for_the_node_and_let_go_by_the_last_pod() {
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_does_not_appear_is_told() {
     let machine = Machine::new();
-    let mut plugin = machine.plugin();
-    plugin.files = Arc::new(MemoryFiles::default());
-    let address = plugin.address(&Source::Inline(&volume())).unwrap();
-    let error = plugin.attach(&address).await.unwrap_err();
-    assert_eq!(error.to_string(), "failed to get any path for iscsi disk");
-    plugin.tools = Arc::new(FakeTools::answering(|_| {
-        Ok(ToolOutput {
-            code: Some(8),
-            text: "connection refused".to_owned(),
-        })
-    }));
-    let error = plugin.attach(&address).await.unwrap_err().to_string();
-    assert!(
-        error.contains("last err seen:\niscsiadm") && error.contains("refused"),
-        "{error}"
+    let nothing = MemoryFiles::default();
+    let told = async |tools: &FakeTools| {
+        let plugin = machine.plugin_over(&nothing, tools);
+        let address = plugin.address(&Source::Inline(&volume())).unwrap();
+        plugin.attach(&address, None).await.unwrap_err().to_string()
+    };
+    assert_eq!(
+        told(&machine.tools).await,
+        format!(
+            "failed to get any path for iscsi disk, last err seen:\nTimed out waiting for device at path {DEVICE} after 30s"
+        )
     );
+    let away = |line: &str| {
+        let (code, text) = match line.ends_with("--discover") {
+            true => (Some(8), "connection refused".to_owned()),
+            false => (Some(0), String::new()),
+        };
+        Ok(ToolOutput { code, text })
+    };
+    let away = FakeTools::answering(away);
+    assert_eq!(
+        told(&away).await,
+        "failed to get any path for iscsi disk, last err seen:\niscsi: failed to sendtargets to portal 10.0.0.1:3260 output: connection refused, err exit status 8"
+    );
+    let missing = FakeTools::answering(|_| Err(io::Error::from(io::ErrorKind::NotFound)));
+    assert_eq!(
+        told(&missing).await,
+        "exec: \"iscsiadm\": executable file not found in $PATH"
+    );
+}
+
+/// A pod's own volume of a target that asks who comes.
+fn asked_for_a_password() -> Volume {
+    let source = json!({"targetPortal": "10.0.0.1", "iqn": "iqn.x:d", "lun": 0,
+        "chapAuthSession": true, "secretRef": {"name": "chap"}});
+    serde_json::from_value(json!({"name": "disk", "iscsi": source})).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn passwords_are_in_records_and_in_no_command() {
+    let machine = Machine::new();
+    let record = Path::new("/etc/iscsi/nodes/iqn.x:d/10.0.0.1,3260,1/default");
+    let parent = record.parent().unwrap();
+    machine.files.create_dir_all(parent, 0o700).await.unwrap();
+    let text = b"# BEGIN RECORD 2.1.8\n# END RECORD\n";
+    let written = machine.files.write_atomic(record, text, 0o644);
+    written.await.unwrap();
+    let (root, uid, volume) = (
+        RootDir::new(ROOT),
+        PodUid::from("u-1"),
+        asked_for_a_password(),
+    );
+    let mut pod = Pod::default();
+    pod.metadata.namespace = Some("ns".to_owned());
+    let request = VolumeRequest {
+        root: &root,
+        uid: &uid,
+        pod: &pod,
+        volume: &volume,
+        source: Source::Inline(&volume),
+    };
+    let plugin = machine.plugin();
+    let missing = plugin.chap(&request).await.unwrap_err();
+    assert_eq!(
+        missing.to_string(),
+        "couldn't get secret ns/chap error: secret \"chap\" not found"
+    );
+    let secret = json!({"metadata": {"name": "chap", "namespace": "ns"}, "data": {
+        "node.session.auth.username": "bWU=", "node.session.auth.password": "aHVzaC1odXNo"}});
+    let secret = serde_json::from_value(secret).unwrap();
+    machine.objects.put_secret(secret);
+    let chap = plugin.chap(&request).await.unwrap();
+    let address = plugin.address(&request.source).unwrap();
+    plugin.attach(&address, chap.as_ref()).await.unwrap();
+    let text = machine.files.read(record, 4096).await.unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        text.contains("node.session.auth.password = hush-hush\n"),
+        "{text}"
+    );
+    let ran = machine.tools.ran().join("\n");
+    assert!(ran.contains("--login") && !ran.contains("hush"), "{ran}");
 }
 
 /// Nothing in a record leads the clean-up elsewhere.

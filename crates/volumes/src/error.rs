@@ -12,7 +12,7 @@ use krablet_tokens::TokenError;
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// Printed as the event `FailedMount` says it.
-    #[error("MountVolume.{} failed for volume {volume:?} : {cause}", if matches!(.cause, SetUpError::NewMounter(_)) { "NewMounter initialization" } else { "SetUp" })]
+    #[error("MountVolume.{} failed for volume {volume:?} : {cause}", .cause.step())]
     SetUp { volume: String, cause: SetUpError },
     /// The same for a device.
     #[error("MapVolume.SetUpDevice failed for volume {volume:?} : {cause}")]
@@ -84,6 +84,10 @@ impl From<VolumeError> for VolumeErrors {
 pub enum SetUpError {
     #[error("volumes of kind {0} are not supported")]
     UnsupportedKind(&'static str),
+    #[error(
+        "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`"
+    )]
+    GitRepo,
     #[error("unknown storage medium {0:?}")]
     UnknownMedium(String),
     #[error("size limit {0:?} is not a quantity")]
@@ -130,8 +134,26 @@ pub enum SetUpError {
     /// What the spec names is not there, or is something else.
     #[error("{0}")]
     NewMounter(String),
+    /// A disk did not come to the node.
+    #[error("{0}")]
+    Attach(String),
+    /// A disk is there, and could not be mounted on the node.
+    #[error("{0}")]
+    Device(String),
     #[error("{path} did not answer within {deadline:?}; its file system may hang")]
     Deadline { path: String, deadline: Duration },
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+impl SetUpError {
+    /// Which step of the way failed, as upstream names it.
+    fn step(&self) -> &'static str {
+        match self {
+            SetUpError::NewMounter(_) => "NewMounter initialization",
+            SetUpError::Attach(_) => "WaitForAttach",
+            SetUpError::Device(_) => "MountDevice",
+            _ => "SetUp",
+        }
+    }
 }

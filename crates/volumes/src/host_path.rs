@@ -1,18 +1,14 @@
 //! Paths of the host, given to a pod as they are. Nothing of them is ours: they are looked at,
 //! perhaps created, and never taken away.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use krablet_linux::{EntryKind, Files};
+use krablet_linux::{EntryKind, Files, NoAnswer, Pending};
 use krablet_pod::api::HostPathVolumeSource;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use crate::error::SetUpError;
 use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
@@ -21,20 +17,14 @@ use crate::record::RecordedVolume;
 const NAME: &str = "kubernetes.io/host-path";
 const DIRECTORY_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o644;
-/// Looks at paths that may hang at once. One that hangs holds a thread until the kernel lets go.
+/// Looks at paths that may hang at once. One that hangs holds a thread of its own until the kernel lets go.
 const MAX_LOOKS: usize = 32;
 
 pub struct HostPath {
     files: Arc<dyn Files>,
     deadline: Duration,
-    looks: Mutex<Looks>,
-}
-
-/// Looks under way. A path on a file system that hangs is looked at once, however often pods ask.
-#[derive(Default)]
-struct Looks {
-    tasks: JoinSet<()>,
-    by_path: BTreeMap<(PathBuf, Wanted), watch::Receiver<Option<Answer>>>,
+    /// A path on a file system that hangs is looked at once, however often pods ask.
+    looks: Pending<(PathBuf, Wanted), Answer>,
 }
 
 /// What a look found. Shared between those who wait for it, so errors are kept as kind and text.
@@ -124,58 +114,27 @@ impl HostPath {
         Self {
             files,
             deadline,
-            looks: Mutex::default(),
+            looks: Pending::new(MAX_LOOKS),
         }
-    }
-
-    fn looks(&self) -> MutexGuard<'_, Looks> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Joins the look that is under way, or starts one. None if too many hang already.
-    fn begin(&self, path: &Path, wanted: Wanted) -> Option<watch::Receiver<Option<Answer>>> {
-        let mut looks = self.looks();
-        // What has ended answers nobody who asks from now on.
-        looks.by_path.retain(|_, answer| answer.borrow().is_none());
-        while looks.tasks.try_join_next().is_some() {}
-        let key = (path.to_owned(), wanted);
-        if let Some(answer) = looks.by_path.get(&key) {
-            return Some(answer.clone());
-        }
-        if looks.by_path.len() >= MAX_LOOKS {
-            return None;
-        }
-        let (tell, answer) = watch::channel(None);
-        let look = look(self.files.clone(), path.to_owned(), wanted);
-        looks.tasks.spawn(async move {
-            let found = look.await;
-            tell.send_replace(Some(found));
-        });
-        looks.by_path.insert(key, answer.clone());
-        Some(answer)
     }
 
     async fn check(&self, path: &str, wanted: Wanted) -> Result<(), SetUpError> {
-        let too_late = || SetUpError::Deadline {
-            path: path.to_owned(),
-            deadline: self.deadline,
-        };
-        let mut answer = self
-            .begin(Path::new(path), wanted)
-            .ok_or_else(|| io::Error::other("too many host paths do not answer"))?;
-        let answered = timeout(self.deadline, answer.wait_for(Option::is_some))
-            .await
-            .map_err(|_| too_late())?
-            .map_err(|_| too_late())?
-            .clone();
-        match answered {
-            Some(Ok(())) => Ok(()),
-            Some(Err(Refusal::NotA(wanted))) => Err(SetUpError::HostPathType {
+        let at = PathBuf::from(path);
+        let look = look(self.files.clone(), at.clone(), wanted);
+        match self.looks.ask((at, wanted), self.deadline, look).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Refusal::NotA(wanted))) => Err(SetUpError::HostPathType {
                 path: path.to_owned(),
                 wanted,
             }),
-            Some(Err(Refusal::Io(kind, text))) => Err(io::Error::new(kind, text).into()),
-            None => Err(too_late()),
+            Ok(Err(Refusal::Io(kind, text))) => Err(io::Error::new(kind, text).into()),
+            Err(NoAnswer::Late) => Err(SetUpError::Deadline {
+                path: path.to_owned(),
+                deadline: self.deadline,
+            }),
+            Err(NoAnswer::TooMany) => {
+                Err(io::Error::other("too many host paths do not answer").into())
+            }
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod address;
 mod anchors;
+mod chap;
 mod claims;
 mod cluster;
 mod content;
@@ -15,6 +16,7 @@ mod empty_dir;
 mod error;
 mod host_path;
 mod image;
+mod iscsi;
 mod local;
 mod nfs;
 mod payload;

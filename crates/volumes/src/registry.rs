@@ -36,6 +36,7 @@ pub(crate) fn built_in(config: &VolumesConfig, deps: &VolumesDeps) -> Vec<Arc<dy
             cluster: deps.cluster.clone(),
             node: deps.node.clone(),
             trust_bundles: config.trust_bundles,
+            clock: deps.clock.clone(),
         }),
     };
     let content = ContentKind::ALL.map(|kind| {
@@ -59,14 +60,8 @@ pub(crate) fn built_in(config: &VolumesConfig, deps: &VolumesDeps) -> Vec<Arc<dy
     ];
     plugins.extend(content);
     let disks = [DiskKind::Iscsi, DiskKind::FibreChannel].map(|kind| {
-        let plugin: Arc<dyn VolumePlugin> = Arc::new(Disks {
-            kind,
-            root: config.root.clone(),
-            files: deps.files.clone(),
-            trees: deps.trees.clone(),
-            mounts: deps.mounts.clone(),
-            tools: deps.tools.clone(),
-        });
+        let disks = Disks::new(kind, config.root.clone(), deps);
+        let plugin: Arc<dyn VolumePlugin> = Arc::new(disks);
         plugin
     });
     plugins.extend(disks);

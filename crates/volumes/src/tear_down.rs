@@ -1,7 +1,7 @@
 //! Taking away what was set up. Each step may be repeated, and the record goes last, so whatever
 //! a crash or an error leaves is found and taken away by the next try.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,37 @@ use crate::volumes::{Volumes, check_uid};
 
 /// Tries, each later than the one before, until somebody who holds a mount in memory is not waited for any more.
 const PATIENCE: u32 = 8;
+/// Tries until a server that does not answer is not waited for any more. Each was by force, after a deadline.
+const PATIENCE_WITH_SERVERS: u32 = 3;
+/// File systems whose server may be away.
+const OF_SERVERS: [&str; 7] = ["nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs"];
 
-fn is_busy(done: &io::Result<()>) -> bool {
-    let kind = done.as_ref().err().map(io::Error::kind);
-    kind == Some(io::ErrorKind::ResourceBusy)
+/// What keeps a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// Somebody uses it.
+    Busy,
+    /// It did not answer.
+    Late,
+    Otherwise,
+}
+
+fn kept(done: &io::Result<()>) -> Option<Kept> {
+    Some(match done.as_ref().err()?.kind() {
+        io::ErrorKind::ResourceBusy => Kept::Busy,
+        io::ErrorKind::TimedOut => Kept::Late,
+        _ => Kept::Otherwise,
+    })
+}
+
+/// Whether a mount is taken out of the tree though something keeps it. Nothing is left to be written to memory, nor
+/// to a server that does not answer; with others it might be.
+fn is_given_up(fs_type: &str, kept: Kept, failures: u32) -> bool {
+    match kept {
+        Kept::Busy => fs_type == "tmpfs" && failures >= PATIENCE,
+        Kept::Late => OF_SERVERS.contains(&fs_type) && failures >= PATIENCE_WITH_SERVERS,
+        Kept::Otherwise => false,
+    }
 }
 
 impl Volumes {
@@ -112,27 +139,15 @@ impl Volumes {
         let mounts = &*self.deps.mounts;
         let dir = self.root.pod(uid);
         let table = mounts.below(&dir).await.map_err(VolumeError::Directories)?;
-        // Of these nothing is left to be written; of others it might.
-        let in_memory = table.iter().filter(|m| m.fs_type == "tmpfs");
-        let in_memory: BTreeSet<PathBuf> = in_memory.map(|m| m.point.clone()).collect();
-        let patience_is_over = self.failed_releases(uid) >= PATIENCE;
+        let kinds = table.iter().map(|m| (m.point.clone(), m.fs_type.clone()));
+        let kinds: BTreeMap<PathBuf, String> = kinds.collect();
         let mut points: Vec<PathBuf> = table.into_iter().rev().map(|m| m.point).collect();
-        let known: BTreeSet<&PathBuf> = points.iter().collect();
         // Recorded but not in the table: not made yet, or gone. Asking the kernel settles it.
-        let unseen: Vec<PathBuf> = recorded
-            .into_iter()
-            .filter(|p| !known.contains(p))
-            .collect();
-        points.extend(unseen);
+        points.extend(recorded.into_iter().filter(|p| !kinds.contains_key(p)));
         let mut first_failure = None;
         for point in points {
-            let mut done = mounts.unmount(&point).await;
-            if patience_is_over && in_memory.contains(&point) && is_busy(&done) {
-                let holders = mounts.holders(&point).await.join("; ");
-                tracing::warn!(podUID = %uid, path = %point.display(), holders, "Taking a busy mount of a pod that has ended out of the tree");
-                done = mounts.detach(&point).await;
-            }
-            if let Err(e) = done {
+            let fs_type = kinds.get(&point).map_or("", String::as_str);
+            if let Err(e) = self.unmount(uid, &point, fs_type).await {
                 first_failure = first_failure.or(Some((point, e)));
             }
         }
@@ -148,6 +163,33 @@ impl Volumes {
         }
     }
 
+    /// A server that does not answer is not asked a second time: what was asked of it fails. Whatever still keeps
+    /// the mount is waited for with patience, and not for ever.
+    async fn unmount(&self, uid: &PodUid, point: &Path, fs_type: &str) -> io::Result<()> {
+        let mounts = &*self.deps.mounts;
+        let mut done = mounts.unmount(point).await;
+        let Some(kept) = kept(&done) else {
+            return done;
+        };
+        if kept == Kept::Late && OF_SERVERS.contains(&fs_type) {
+            tracing::warn!(podUID = %uid, path = %point.display(), fs_type, "A server does not answer: its file system is unmounted by force");
+            done = mounts.force(point).await;
+            if done.is_ok() {
+                return done;
+            }
+            // Whoever keeps it busy waits for the server too.
+        }
+        if is_given_up(fs_type, kept, self.failed_releases(uid)) {
+            let holders = match kept {
+                Kept::Busy => mounts.holders(point).await.join("; "),
+                Kept::Late | Kept::Otherwise => String::new(),
+            };
+            tracing::warn!(podUID = %uid, path = %point.display(), fs_type, holders, "Taking a mount of a pod that has ended out of the tree");
+            done = mounts.detach(point).await;
+        }
+        done
+    }
+
     fn failed_releases(&self, uid: &PodUid) -> u32 {
         self.failures().get(uid).copied().unwrap_or_default()
     }
@@ -161,6 +203,28 @@ impl Volumes {
             point: point.to_owned(),
             source,
             holders,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_waited_for_and_how_long() {
+        for (fs_type, kept, failures, expected) in [
+            ("tmpfs", Kept::Busy, 7, false),
+            ("tmpfs", Kept::Busy, 8, true),
+            ("ext4", Kept::Busy, 99, false),
+            ("nfs4", Kept::Busy, 99, false),
+            ("nfs4", Kept::Late, 2, false),
+            ("nfs4", Kept::Late, 3, true),
+            ("ext4", Kept::Late, 99, false),
+            ("nfs", Kept::Otherwise, 99, false),
+        ] {
+            let given_up = is_given_up(fs_type, kept, failures);
+            assert_eq!(given_up, expected, "{fs_type} {kept:?} {failures}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Running the host's tools, with failures in the words people know.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,28 +31,69 @@ pub(crate) fn mount_arguments(
     arguments
 }
 
+/// A program that could not be run, or failed.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// None if it did not end by itself.
+    pub code: Option<i32>,
+    /// How it ended, in the words people know.
+    pub status: String,
+    pub output: String,
+}
+
 /// What a tool that succeeded wrote.
+pub(crate) async fn try_run(
+    tools: &dyn Tools,
+    program: &str,
+    arguments: &[String],
+    deadline: Duration,
+) -> Result<String, Failed> {
+    let output = match tools.run(program, arguments, deadline).await {
+        Ok(output) if output.is_success() => return Ok(output.text),
+        Ok(output) => output,
+        Err(e) => {
+            let status = match e.kind() {
+                io::ErrorKind::NotFound => {
+                    format!("exec: {program:?}: executable file not found in $PATH")
+                }
+                _ => e.to_string(),
+            };
+            return Err(Failed {
+                code: None,
+                status,
+                output: String::new(),
+            });
+        }
+    };
+    let status = match output.code {
+        Some(code) => format!("exit status {code}"),
+        None => "ended by a signal".to_owned(),
+    };
+    Err(Failed {
+        code: output.code,
+        status,
+        output: output.text,
+    })
+}
+
+/// The same, with a failure that tells all of it.
 pub(crate) async fn run(
     tools: &dyn Tools,
     program: &str,
     arguments: &[String],
     deadline: Duration,
 ) -> Result<String, SetUpError> {
-    let output = tools.run(program, arguments, deadline).await?;
-    if output.is_success() {
-        return Ok(output.text);
-    }
-    let status = match output.code {
-        Some(code) => format!("exit status {code}"),
-        None => "ended by a signal".to_owned(),
+    let ran = try_run(tools, program, arguments, deadline).await;
+    let Failed { status, output, .. } = match ran {
+        Ok(text) => return Ok(text),
+        Err(failed) => failed,
     };
     let arguments = arguments.join(" ");
-    let text = output.text;
     Err(SetUpError::Tool(match program {
         "mount" => format!(
-            "mount failed: {status}\nMounting command: mount\nMounting arguments: {arguments}\nOutput: {text}"
+            "mount failed: {status}\nMounting command: mount\nMounting arguments: {arguments}\nOutput: {output}"
         ),
-        other => format!("{other} {arguments}: {status}: {}", text.trim_end()),
+        other => format!("{other} {arguments}: {status}: {}", output.trim_end()),
     }))
 }
 
@@ -83,6 +125,17 @@ mod tests {
         assert_eq!(
             failed("iscsiadm").await,
             "iscsiadm -t nfs -o vers=4.1,ro srv:/x /p: exit status 32: access denied"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_is_not_there() {
+        let none = |_: &str| Err(io::Error::from(io::ErrorKind::NotFound));
+        let tools = FakeTools::answering(none);
+        let ran = try_run(&tools, "iscsiadm", &[], Duration::from_secs(1)).await;
+        assert_eq!(
+            ran.unwrap_err().status,
+            "exec: \"iscsiadm\": executable file not found in $PATH"
         );
     }
 }

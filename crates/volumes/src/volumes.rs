@@ -246,10 +246,7 @@ impl Volumes {
                     failed.push(refused(&request, SetUpError::Name));
                 }
                 Some(plugin) => work.push((&**plugin, request)),
-                None => {
-                    let unknown = SetUpError::UnsupportedKind(kind_of(volume));
-                    failed.push(refused(&request, unknown));
-                }
+                None => failed.push(unsupported(&request)),
             }
         }
         match failed.is_empty() {
@@ -337,6 +334,23 @@ fn refused(request: &VolumeRequest<'_>, cause: SetUpError) -> VolumeError {
     match request.source.is_block() {
         true => VolumeError::SetUpDevice { volume, cause },
         false => VolumeError::SetUp { volume, cause },
+    }
+}
+
+/// Kinds that upstream gave up are refused in its words.
+fn unsupported(request: &VolumeRequest<'_>) -> VolumeError {
+    let name = request.name();
+    match kind_of(request.volume) {
+        "gitRepo" => refused(request, SetUpError::GitRepo),
+        kind @ ("csi" | "ephemeral" | "flexVolume" | "persistentVolumeClaim") => {
+            refused(request, SetUpError::UnsupportedKind(kind))
+        }
+        _ => VolumeError::Process {
+            volume: request.volume.name.clone(),
+            cause: format!(
+                "failed to get Plugin from volumeSpec for volume {name:?} err=no volume plugin matched"
+            ),
+        },
     }
 }
 

@@ -329,7 +329,11 @@ async fn what_cannot_be_is_refused_before_anything_is_made() {
     let cases = [
         (
             r#"[{"name":"a","emptyDir":{}},{"name":"c","rbd":{"image":"x","monitors":[]}}]"#,
-            "MountVolume.SetUp failed for volume \"c\" : volumes of kind rbd are not supported",
+            "Unable to attach or mount volumes: unmounted volumes=[c], unattached volumes=[], failed to process volumes=[c]: failed to get Plugin from volumeSpec for volume \"c\" err=no volume plugin matched",
+        ),
+        (
+            r#"[{"name":"g","gitRepo":{"repository":"x"}}]"#,
+            "MountVolume.SetUp failed for volume \"g\" : git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`",
         ),
         (
             r#"[{"name":"../x","emptyDir":{}}]"#,

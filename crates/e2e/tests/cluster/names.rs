@@ -7,6 +7,7 @@ use krablet_e2e::cluster_stage::Joining;
 use krablet_e2e::manifest::{pod, tool, with};
 use krablet_e2e::{Member, status};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::inside::{end_all, inside, says};
 
@@ -223,7 +224,12 @@ async fn resolver_file_goes_bad(node: &mut Member, file: &Path) {
     node.event(name, FAILED, why).await;
     let domains: Vec<String> = (0..30).map(|n| format!("s{n}.test")).collect();
     fs::write(file, format!("search {}\n", domains.join(" "))).unwrap();
+    let mended = Instant::now();
     node.running(name).await;
+    println!(
+        "{name}: runs {:?} after the file was mended",
+        mended.elapsed()
+    );
     node.end(name).await;
     node.stage.crash().await;
     let told = format!(

@@ -165,3 +165,24 @@ pub async fn limits_of_traffic(node: &Member) {
     );
     node.end(bad).await;
 }
+
+/// Ports of SCTP come to the network plugins, and are other ports than those of TCP.
+pub async fn of_sctp(node: &Member) {
+    let name = "port-sctp";
+    let port = free_port().unwrap();
+    let by =
+        |protocol: &str| json!([{"containerPort": 8080, "hostPort": port, "protocol": protocol}]);
+    let made = node.run(&serving(name, by("SCTP"))).await;
+    let told = told_plugins(node, &status::uid(&made)).await;
+    let mapping = &told["portMappings"][0];
+    let protocol = mapping["Protocol"].as_str().unwrap_or_default();
+    assert_eq!(protocol.to_lowercase(), "sctp", "{told}");
+    assert_eq!(mapping["HostPort"], port, "{told}");
+    node.run(&serving("port-tcp", by("TCP"))).await;
+    let message =
+        "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+    let taken = serving("port-sctp-taken", by("SCTP"));
+    refused(node, &taken, "NodePorts", message).await;
+    node.end("port-tcp").await;
+    node.end(name).await;
+}

@@ -87,6 +87,9 @@ pub async fn users_and_groups(node: &Member) {
     for name in ["users-merge", "users-strict"] {
         all_say(node, name, "other", &[(who, "7\n8\n8 4000 5000")]).await;
     }
+    for (name, container) in [("users-merge", "plain"), ("users-strict", "other")] {
+        users_are_told(node, name, container).await;
+    }
     all_say(node, "users-number", "main", &[("id -u", "1000")]).await;
     all_say(
         node,
@@ -127,6 +130,25 @@ pub async fn users_and_groups(node: &Member) {
             .await;
     }
     end_all(node, &cases.each_ref().map(|case| case.0)).await;
+}
+
+/// The status says what the processes find.
+async fn users_are_told(node: &Member, pod: &str, container: &str) {
+    let seen = node.pod(pod).await.unwrap();
+    let user = status::container(&seen, container).unwrap().user.clone();
+    let user = user.and_then(|u| u.linux).unwrap_or_default();
+    let mut told: Vec<i64> = user.supplemental_groups.unwrap_or_default();
+    told.push(user.gid);
+    told.sort_unstable();
+    told.dedup();
+    let ids = inside_of(node, pod, container, "id -u; id -g; id -G").await;
+    let ids = ids.unwrap();
+    let mut numbers = ids.split_whitespace().map(|n| n.parse::<i64>().unwrap());
+    let own = (numbers.next().unwrap(), numbers.next().unwrap());
+    let mut groups: Vec<i64> = numbers.collect();
+    groups.sort_unstable();
+    assert_eq!((user.uid, user.gid), own, "{pod} {container}");
+    assert_eq!(told, groups, "{pod} {container}");
 }
 
 /// One line of a process's status.
@@ -365,6 +387,9 @@ pub async fn what_an_old_runtime_cannot_do(main: &Member) {
     node.run(&mounting("old-possible", "IfPossible")).await;
     let why = "failed to resolve recursive read-only mode: volume \"dir\" requested recursive read-only mode, but it is not supported by the runtime";
     waits(&node, "old-enabled", "main", CONFIG_ERROR, why).await;
+    // Nor does it tell whom containers run as.
+    let seen = node.pod("old-possible").await.unwrap();
+    assert_eq!(status::container(&seen, "main").unwrap().user, None);
     end_all(&node, &["old-enabled", "old-possible"]).await;
     node.down().await;
 }

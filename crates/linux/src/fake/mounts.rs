@@ -27,6 +27,11 @@ impl MemoryMounts {
         lock(&self.shared).disk.set_busy(point, busy);
     }
 
+    /// A file system as one of the host's tools would mount it.
+    pub fn put(&self, fs_type: &'static str, point: &Path) -> io::Result<()> {
+        lock(&self.shared).disk.mount_as(fs_type, point, None)
+    }
+
     /// The size the topmost mount at `point` was given.
     pub fn size_of(&self, point: &Path) -> Option<u64> {
         lock(&self.shared).disk.size_of(point)
@@ -94,6 +99,10 @@ impl Mounts for MemoryMounts {
 
     async fn unmount(&self, point: &Path) -> io::Result<()> {
         call(&self.shared, "unmount", point, |disk| disk.unmount(point)).await
+    }
+
+    async fn force(&self, point: &Path) -> io::Result<()> {
+        call(&self.shared, "force", point, |disk| disk.unmount(point)).await
     }
 
     async fn detach(&self, point: &Path) -> io::Result<()> {

@@ -157,4 +157,18 @@ items:
         }
         assert_eq!(decode(b"").unwrap(), []);
     }
+
+    proptest::proptest! {
+        /// What is read has a name, and belongs to a namespace.
+        #[test]
+        fn any_file_is_read_or_refused(
+            kind in "(ConfigMap|Secret|List|[a-z]{0,3})",
+            rest in "((metadata|data|stringData|items|name|namespace| |  |- |: |\\n|[a-z0-9=]{0,4}|\"|\\{|\\}|---\\n){0,3}){0,10}",
+        ) {
+            let text = format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n{rest}");
+            for (key, _) in decode(text.as_bytes()).unwrap_or_default() {
+                proptest::prop_assert!(!key.name.is_empty() && !key.namespace.is_empty());
+            }
+        }
+    }
 }

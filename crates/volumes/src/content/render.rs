@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use krablet_core::admission::NodeView;
-use krablet_linux::TreeFiles;
+use krablet_linux::{TreeFiles, WallClock};
 use krablet_objects::{ObjectError, Objects};
 use krablet_pod::api::{
     ClusterTrustBundleProjection, ConfigMap, KeyToPath, ProjectedVolumeSource, Secret,
@@ -29,7 +29,11 @@ pub struct Renderer {
     pub node: watch::Receiver<Arc<NodeView>>,
     /// Whether trust bundles are offered.
     pub trust_bundles: bool,
+    pub clock: Arc<dyn WallClock>,
 }
+
+/// Trust bundles are few and change rarely: they are looked at anew, not watched.
+const BUNDLES_EVERY: SignedDuration = SignedDuration::from_secs(30);
 
 /// What a volume is to show now.
 pub(super) struct Rendered {
@@ -181,6 +185,9 @@ impl Renderer {
             Ok(Files::from([(source.path.clone(), file)]))
         } else if let Some(source) = &part.cluster_trust_bundle {
             let bytes = self.anchors(source).await?.into_bytes();
+            let again = self.clock.now().saturating_add(BUNDLES_EVERY);
+            let again = again.unwrap_or(Timestamp::MAX);
+            *renew_at = Some(renew_at.map_or(again, |at| at.min(again)));
             let file = payload::private(bytes, mode, request.pod, request.fs_group());
             Ok(Files::from([(source.path.clone(), file)]))
         } else if part.pod_certificate.is_some() {

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test uses some of it
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -11,15 +12,17 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use krablet_core::admission::NodeView;
 use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
-use krablet_linux::{Files, Mounts, Trees, WallClock};
+use krablet_linux::{EntryKind, Files, Mounts, Trees, WallClock};
 use krablet_objects::FakeObjects;
-use krablet_pod::api::{PersistentVolume, PersistentVolumeClaim, Pod};
+use krablet_pod::api::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use krablet_pod::paths::RootDir;
 use krablet_tokens::{Issuer, NotIssued, Tokens};
-use krablet_volumes::{ClusterObjects, VolumesDeps};
+use krablet_volumes::{ClusterObjects, Volumes, VolumesConfig, VolumesDeps};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 pub const UID: &str = "u-1";
+pub const ROOT: &str = "/var/lib/kubelet";
 
 /// Objects of an API server, by name.
 #[derive(Clone, Default)]
@@ -30,6 +33,8 @@ pub struct Stored {
     pub claims: BTreeMap<String, Value>,
     pub volumes: BTreeMap<String, Value>,
     pub bundles: BTreeMap<String, String>,
+    /// By namespace and name.
+    pub secrets: BTreeMap<String, Secret>,
     pub calls: usize,
     /// Tokens handed out.
     pub tokens: usize,
@@ -68,6 +73,13 @@ impl ClusterObjects for FakeCluster {
             let found = s.volumes.get(name).cloned();
             let found = found.ok_or_else(|| format!("persistentvolumes {name:?} not found"))?;
             Ok(serde_json::from_value(found).unwrap())
+        })
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Secret, String> {
+        self.asked(|s| {
+            let found = s.secrets.get(&format!("{namespace}/{name}")).cloned();
+            found.ok_or_else(|| format!("secrets {name:?} not found"))
         })
     }
 
@@ -212,4 +224,51 @@ pub fn pod(volumes: &str) -> Pod {
                  "serviceAccountName": "robot"},
     }))
     .unwrap()
+}
+
+pub fn agent(world: &World, files: &MemoryFiles) -> Volumes {
+    let config = VolumesConfig {
+        trust_bundles: true,
+        ..VolumesConfig::new(RootDir::new(ROOT))
+    };
+    Volumes::new(config, world.in_memory(files))
+}
+
+pub fn node() -> MemoryFiles {
+    let files = MemoryFiles::default();
+    files.put(Path::new(ROOT), EntryKind::Directory).unwrap();
+    files
+        .put_file(Path::new("/srv/data/precious"), b"x")
+        .unwrap();
+    files
+}
+
+pub fn world() -> World {
+    let world = World::default();
+    world.put_config_map("settings", json!({"key": "value"}));
+    world.put_secret("keys", &[("user", "me"), ("word", "hidden")]);
+    world.put_claim("data", "pv-1", json!({"local": {"path": "/srv/data"}}));
+    world
+}
+
+pub async fn told(volumes: &Volumes, pod: &Pod) -> Vec<String> {
+    match volumes.set_up(pod).await {
+        Ok(done) => done.stale.iter().map(ToString::to_string).collect(),
+        Err(errors) => errors.0.iter().map(ToString::to_string).collect(),
+    }
+}
+
+pub async fn assert_gone(files: &MemoryFiles, note: &str) {
+    let left: Vec<_> = files
+        .paths()
+        .into_iter()
+        .filter(|p| p.starts_with(format!("{ROOT}/pods")) && p.components().count() > 5)
+        .collect();
+    assert_eq!(left, Vec::<PathBuf>::new(), "{note}");
+    let mounts = files.mounts().below(Path::new("/")).await.unwrap();
+    assert_eq!(mounts, [], "{note}");
+    assert!(
+        files.content(Path::new("/srv/data/precious")).is_some(),
+        "{note}"
+    );
 }
