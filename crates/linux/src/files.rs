@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use crate::failure::blocking;
-use crate::{beneath, disk, replace, tree};
+use crate::failure::{alone, blocking};
+use crate::replace::{self, Lasting};
+use crate::{beneath, disk, tree};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
@@ -50,6 +51,11 @@ pub trait Files: Send + Sync {
     async fn create_dir_all(&self, dir: &Path, mode: u32) -> io::Result<()>;
     /// Writes through a temporary file, fsync and rename, so that a reader sees the old or the new whole.
     async fn write_atomic(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()>;
+    /// Like `write_atomic`, without waiting for the disk: for what must outlive this process but is worth
+    /// nothing once the machine has gone down.
+    async fn write_whole(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        self.write_atomic(path, bytes, mode).await
+    }
     /// Creates an empty file if there is none; sets the mode when it creates.
     async fn touch(&self, path: &Path, mode: u32) -> io::Result<()>;
     /// Creates a symlink, replacing an existing link or file in one step.
@@ -77,7 +83,7 @@ pub struct HostFiles;
 impl Files for HostFiles {
     async fn stat(&self, path: &Path) -> io::Result<Entry> {
         let path = path.to_owned();
-        blocking(move || disk::stat(&path)).await
+        alone(move || disk::stat(&path)).await
     }
 
     async fn lstat(&self, path: &Path) -> io::Result<Entry> {
@@ -112,7 +118,12 @@ impl Files for HostFiles {
 
     async fn write_atomic(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         let (path, bytes) = (path.to_owned(), bytes.to_vec());
-        blocking(move || replace::write(&path, &bytes, mode)).await
+        blocking(move || replace::write(&path, &bytes, mode, Lasting::Yes)).await
+    }
+
+    async fn write_whole(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let (path, bytes) = (path.to_owned(), bytes.to_vec());
+        blocking(move || replace::write(&path, &bytes, mode, Lasting::No)).await
     }
 
     async fn touch(&self, path: &Path, mode: u32) -> io::Result<()> {

@@ -16,6 +16,13 @@ use rustix::io::Errno;
 
 use crate::failure::{naming, refuse};
 
+/// Whether a file must be there after the machine has lost its power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lasting {
+    Yes,
+    No,
+}
+
 /// How often a temporary name may be found occupied before we give up.
 const TRIES: usize = 64;
 
@@ -70,11 +77,22 @@ fn open_alone(path: &Path) -> io::Result<File> {
 }
 
 /// Gives the complete temporary file its mode and its final name, and makes both last.
-fn publish(file: &File, temporary: &Path, path: &Path, mode: u32) -> io::Result<()> {
+fn publish(
+    file: &File,
+    temporary: &Path,
+    path: &Path,
+    mode: u32,
+    lasting: Lasting,
+) -> io::Result<()> {
     fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(naming("set mode of", temporary))?;
-    file.sync_all().map_err(naming("sync", temporary))?;
+    if lasting == Lasting::Yes {
+        file.sync_all().map_err(naming("sync", temporary))?;
+    }
     fs::rename(temporary, path).map_err(naming("rename to", path))?;
-    sync_parent(path)
+    match lasting {
+        Lasting::Yes => sync_parent(path),
+        Lasting::No => Ok(()),
+    }
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {
@@ -91,13 +109,13 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32, lasting: Lasting) -> io::Result<()> {
     let temporary = temporary(path)?;
     let mut file = open_alone(&temporary)?;
     let done = file
         .write_all(bytes)
         .map_err(naming("write", &temporary))
-        .and_then(|()| publish(&file, &temporary, path, mode));
+        .and_then(|()| publish(&file, &temporary, path, mode, lasting));
     if done.is_err() {
         // Best effort: the next write would take the leftover over anyway.
         let _ = crate::disk::remove_file(&temporary);
@@ -147,7 +165,7 @@ pub(crate) fn gzip(from: &Path, to: &Path) -> io::Result<()> {
     name.push(".tmp");
     let temporary = PathBuf::from(name);
     let packed = pack(File::from(fd), &temporary, from)
-        .and_then(|file| publish(&file, &temporary, to, stat.st_mode & 0o7777));
+        .and_then(|file| publish(&file, &temporary, to, stat.st_mode & 0o7777, Lasting::Yes));
     if packed.is_err() {
         let _ = crate::disk::remove_file(&temporary);
     }

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 use krablet_cri::v1;
 use krablet_pod::observed::{
-    ContainerExit, ContainerMemory, ContainerState, ObservedContainer, ObservedPod, ObservedSandbox,
+    ContainerExit, ContainerMemory, ContainerState, ContainerUser, ObservedContainer, ObservedPod,
+    ObservedSandbox, RuntimeResources,
 };
 use krablet_pod::{PodRef, PodUid, SandboxId, Ticket, labels};
 
@@ -113,12 +114,34 @@ pub(crate) fn container(
         exit,
         image: status.image.unwrap_or_default().image.into(),
         image_ref: status.image_ref.into(),
+        user: status.user.and_then(user),
+        resources: status.resources.and_then(resources),
         memory: memory(&status.annotations),
         log_path: status.log_path,
     }
 }
 
-/// A container as far as a list tells: times and exit are missing.
+fn user(told: v1::ContainerUser) -> Option<ContainerUser> {
+    let linux = told.linux?;
+    Some(ContainerUser {
+        uid: linux.uid,
+        gid: linux.gid,
+        supplemental_groups: linux.supplemental_groups,
+    })
+}
+
+fn resources(told: v1::ContainerResources) -> Option<RuntimeResources> {
+    let linux = told.linux?;
+    let resources = RuntimeResources {
+        cpu_period: linux.cpu_period,
+        cpu_quota: linux.cpu_quota,
+        cpu_shares: linux.cpu_shares,
+        memory_limit: linux.memory_limit_in_bytes,
+    };
+    (resources != RuntimeResources::default()).then_some(resources)
+}
+
+/// A container as far as a list tells: times, exit, user and resources are missing.
 fn listed_container(listed: &v1::Container) -> ObservedContainer {
     let metadata = listed.metadata.clone().unwrap_or_default();
     ObservedContainer {
@@ -132,6 +155,8 @@ fn listed_container(listed: &v1::Container) -> ObservedContainer {
         exit: None,
         image: listed.image.clone().unwrap_or_default().image.into(),
         image_ref: listed.image_ref.as_str().into(),
+        user: None,
+        resources: None,
         memory: memory(&listed.annotations),
         log_path: String::new(),
     }
@@ -163,6 +188,7 @@ pub(crate) fn memory(of: &BTreeMap<String, String>) -> ContainerMemory {
         termination_message_policy: text(labels::TERMINATION_MESSAGE_POLICY),
         pre_stop: text(labels::PRE_STOP_HANDLER),
         ports: text(labels::CONTAINER_PORTS),
+        resources: text(labels::CONTAINER_RESOURCES),
         deletion_grace_seconds: number(labels::POD_DELETION_GRACE),
         termination_grace_seconds: number(labels::POD_TERMINATION_GRACE),
     }
@@ -324,6 +350,28 @@ mod tests {
         // What cannot be read is as if it was not written.
         assert_eq!(c.memory.deletion_grace_seconds, None);
         assert_eq!(c.memory.pre_stop, None);
+    }
+
+    #[test]
+    fn whom_it_runs_as_where_the_runtime_tells() {
+        let told = |user| {
+            let status = v1::ContainerStatus { user, ..exited("") };
+            container(status, "s1", String::new()).user
+        };
+        assert_eq!(told(None), None);
+        assert_eq!(told(Some(v1::ContainerUser { linux: None })), None);
+        let linux = v1::LinuxContainerUser {
+            uid: 7,
+            gid: 8,
+            supplemental_groups: vec![8, 9],
+        };
+        let expected = ContainerUser {
+            uid: 7,
+            gid: 8,
+            supplemental_groups: vec![8, 9],
+        };
+        let linux = Some(linux);
+        assert_eq!(told(Some(v1::ContainerUser { linux })), Some(expected));
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub fn seen(short: &str) -> ObservedPod {
             exit: (state == ContainerState::Exited).then(Default::default),
             image: "".into(),
             image_ref: "".into(),
+            user: None,
+            resources: None,
             memory: Default::default(),
             log_path: String::new(),
         });

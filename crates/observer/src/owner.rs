@@ -78,6 +78,7 @@ impl Observer {
             audit: None,
             audit_ok: now,
             audit_began: None,
+            audit_failing: false,
             pinging: false,
             observer: self,
         };
@@ -100,6 +101,8 @@ struct Owner {
     /// When the last good audit began; at first, when we did.
     audit_ok: Instant,
     audit_began: Option<Instant>,
+    /// The last audit failed: who waits for one pod is not made to wait for another list of all.
+    audit_failing: bool,
     pinging: bool,
 }
 
@@ -146,11 +149,14 @@ impl Owner {
         if self.pacing.subscribe_due(now) {
             self.subscribe();
         }
-        if self.audit.is_none() && (self.pacing.audit_due(now) || !self.all_waiters.is_empty()) {
+        let crowd = !self.audit_failing && self.table.has_crowd();
+        let asked = !self.all_waiters.is_empty() || crowd;
+        if self.audit.is_none() && (self.pacing.audit_due(now) || asked) {
             self.start_audit(now);
         }
         let shared = self.observer.shared.clone();
-        for start in self.table.start_due(now, || shared.ticket()) {
+        let starts = self.table.start_due(now, self.audit, || shared.ticket());
+        for start in starts {
             self.start_look(start, now);
         }
     }
@@ -232,6 +238,7 @@ impl Owner {
                 let took = now - began;
                 self.observer.shared.stats().audit_durations.record(took);
                 self.pacing.audited(now, result.is_ok());
+                self.audit_failing = result.is_err();
                 match result {
                     Ok(listed) => self.audited(ticket, began, listed, now),
                     Err(error) => self.audit_failed(error, now),

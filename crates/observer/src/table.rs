@@ -5,6 +5,7 @@
 //! - A pod has at most one refresh under way and one to follow.
 //! - A hint during a refresh forces one more; a hint of a held pod waits for the hold's end, but
 //!   no longer than a second.
+//! - Pods that come in a crowd are proven absent by one list of all.
 //! - A pod whose refresh fails is tried again at growing distances; others never wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,8 @@ use crate::convert::{Listed, matches};
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// From so many on, pods that come together are looked for together.
+const CROWD: usize = 4;
 
 /// How refreshes are paced.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +107,19 @@ impl Entry {
     fn mark(&mut self, now: Instant, mark: Ticket) {
         let since = self.dirty.map_or(now, |dirty| dirty.since);
         self.dirty = Some(Dirty { since, mark });
+    }
+
+    /// Somebody waits to hear whether the runtime holds anything of a pod that was never seen.
+    fn is_unknown(&self) -> bool {
+        self.view.is_none()
+            && self.wanted.is_some()
+            && self.dirty.is_none()
+            && self.refresh.is_none()
+    }
+
+    /// A full list of that ticket will tell what is waited for.
+    fn is_told_by(&self, list: Ticket) -> bool {
+        self.is_unknown() && self.wanted.is_some_and(|wanted| wanted.than < list)
     }
 
     fn is_idle(&self) -> bool {
@@ -238,11 +254,18 @@ impl Table {
         owner.map(|(uid, _)| uid.clone())
     }
 
+    /// So many pods that were never seen are waited for that one list of all is less than looking at each.
+    pub(crate) fn has_crowd(&self) -> bool {
+        let unknown = |uid: &&PodUid| self.pods.get(*uid).is_some_and(Entry::is_unknown);
+        self.active.len() >= CROWD && self.active.iter().filter(unknown).count() >= CROWD
+    }
+
     /// Refreshes that may start now, those called for first in front. Each takes its ticket here,
-    /// before any call is made.
+    /// before any call is made. What the full list under way will tell is not asked for besides.
     pub(crate) fn start_due(
         &mut self,
         now: Instant,
+        list: Option<Ticket>,
         mut ticket: impl FnMut() -> Ticket,
     ) -> Vec<Start> {
         if self.active.is_empty() {
@@ -250,8 +273,10 @@ impl Table {
         }
         let places = self.limits.at_once.saturating_sub(self.in_places(now));
         let due = self.active.iter().filter_map(|uid| {
-            let (at, since) = self.pods.get(uid)?.due(&self.limits)?;
-            (at <= now).then(|| (since, uid.clone()))
+            let entry = self.pods.get(uid)?;
+            let (at, since) = entry.due(&self.limits)?;
+            let told = list.is_some_and(|list| entry.is_told_by(list));
+            (at <= now && !told).then(|| (since, uid.clone()))
         });
         let mut due: Vec<_> = due.collect();
         due.sort();

@@ -36,8 +36,13 @@ impl Bench {
 
     /// Starts what is due and says what that was.
     fn start(&mut self) -> Vec<(String, u64)> {
+        self.start_beside(None)
+    }
+
+    /// The same while a full list is under way.
+    fn start_beside(&mut self, list: Option<Ticket>) -> Vec<(String, u64)> {
         let tickets = &mut self.tickets;
-        let starts = self.table.start_due(self.now, || {
+        let starts = self.table.start_due(self.now, list, || {
             *tickets += 1;
             Ticket(*tickets)
         });
@@ -320,4 +325,35 @@ async fn news_are_told_once() {
     assert_eq!(b.table.owner_of("c1"), Some("a".into()));
     assert_eq!(b.table.owner_of("s1"), Some("a".into()));
     assert_eq!(b.table.owner_of("c2"), None);
+}
+
+#[test]
+fn a_crowd_of_new_pods_waits_for_one_list_of_all() {
+    let mut bench = Bench::new();
+    let than = bench.ticket();
+    for uid in ["a", "b", "c"] {
+        assert_eq!(bench.ask(uid, than), None);
+    }
+    assert!(!bench.table.has_crowd());
+    bench.ask("d", than);
+    assert!(bench.table.has_crowd());
+    let list = bench.ticket();
+    assert_eq!(bench.start_beside(Some(list)), []);
+    // Who comes while the list is under way may have begun after it; a pod that was hinted at is looked at.
+    let later = bench.ticket();
+    bench.ask("e", later);
+    bench.hint("d");
+    let started = bench.start_beside(Some(list));
+    assert_eq!(started, [("d".to_owned(), 4), ("e".to_owned(), 5)]);
+    let audited = bench.audit(list, &["c"]);
+    let absent: Vec<_> = audited
+        .absent
+        .iter()
+        .map(|a| a.view.pod.uid.to_string())
+        .collect();
+    assert_eq!(absent, ["a", "b"]);
+    assert_eq!(bench.ask("a", than), Some(2));
+    // What the list shows is looked at.
+    bench.refreshed("d", 4, "s1+");
+    assert_eq!(bench.start(), [("c".to_owned(), 6)]);
 }

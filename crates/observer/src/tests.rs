@@ -1,5 +1,7 @@
 //! The observer over a runtime in memory, in virtual time.
 
+mod trouble;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,23 +166,6 @@ async fn quiet_pods_cost_nothing_between_audits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_events_are_made_up_for_by_the_audit() {
-    let mut bed = Bed::settled(|w| w.add_pod("a")).await;
-    let before = bed.handle.stats().discrepancies;
-    bed.world(|w| {
-        w.muted = true;
-        w.exit("a-c", 1);
-    });
-    let change = bed.change(61 * SECOND).await.unwrap();
-    assert_eq!(change.died, ["a-c".into()]);
-    assert_eq!(bed.handle.stats().discrepancies - before, 1);
-    bed.world(|w| w.remove_pod("a"));
-    let change = bed.change(61 * SECOND).await.unwrap();
-    assert!(change.observed.is_absent());
-    assert_eq!(bed.handle.latest(&"a".into()), None);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_storm_of_events_is_two_looks() {
     let bed = Bed::settled(|w| w.add_pod("a")).await;
     bed.world(|w| {
@@ -221,36 +206,6 @@ async fn an_event_that_names_no_pod_finds_it_by_the_container_or_audits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_stream_is_bridged_by_fast_audits_and_comes_back() {
-    let mut bed = Bed::settled(|w| w.add_pod("a")).await;
-    let mut health = bed.handle.health();
-    assert!(health.borrow_and_update().events);
-    bed.world(|w| {
-        w.events = Events::Refused;
-        w.cut_stream();
-    });
-    health.wait_for(|h| !h.events).await.unwrap();
-    pass(10 * SECOND).await;
-    bed.world(|w| w.exit("a-c", 1));
-    let change = bed.change(SECOND + SECOND / 2).await.unwrap();
-    assert_eq!(change.died, ["a-c".into()]);
-    assert!(health.borrow().is_healthy(), "without events, but healthy");
-
-    bed.world(|w| w.events = Events::Flow);
-    timeout(31 * SECOND, health.wait_for(|h| h.events))
-        .await
-        .expect("events never came back")
-        .unwrap();
-    pass(SECOND).await;
-    bed.runtime.take_calls();
-    pass(25 * SECOND).await;
-    assert_eq!(bed.runtime.take_calls(), [""; 0], "slow audits again");
-    bed.world(|w| w.add_container("a", "a-c2"));
-    assert!(bed.change(SECOND / 10).await.is_some());
-    assert_eq!(bed.handle.stats().stream_losses, 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_happens_while_subscribing_is_not_missed() {
     let mut bed = Bed::settled(|w| w.add_pod("a")).await;
     bed.world(|w| {
@@ -287,94 +242,6 @@ async fn a_runtime_without_events_is_audited_every_second() {
     bed.world(|w| w.events = Events::Flow);
     let mut health = bed.handle.health();
     health.wait_for(|h| h.events).await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_status_call_that_hangs_degrades_its_pod_alone() {
-    let bed = Bed::settled(|w| {
-        w.add_pod("a");
-        w.add_pod("b");
-    })
-    .await;
-    bed.world(|w| {
-        w.hanging.insert("ContainerStatus a-c".to_owned());
-        w.exit("a-c", 1);
-    });
-    let error = bed.newest("a").await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "ContainerStatus of container a-c of pod ns/a (a): no answer within 30s"
-    );
-    let stuck = bed.newest("a");
-    let others = async {
-        assert!(!bed.newest("b").await.unwrap().is_absent());
-        bed.world(|w| w.exit("b-c", 2));
-        let view = bed.newest("b").await.unwrap();
-        assert_eq!(states(&view), [("b-c".to_owned(), ContainerState::Exited)]);
-    };
-    let others = timeout(SECOND, others);
-    let (stuck, others) = tokio::join!(stuck, others);
-    assert!(stuck.is_err());
-    others.expect("another pod had to wait");
-
-    // Whoever wants all pods gets the stuck one as the list shows it.
-    let all = bed
-        .handle
-        .all_newer_than(bed.handle.ticket())
-        .await
-        .unwrap();
-    let shown: Vec<_> = all.iter().map(|v| (v.pod.to_string(), states(v))).collect();
-    let exited = |id: &str| vec![(id.to_owned(), ContainerState::Exited)];
-    assert_eq!(
-        shown,
-        [
-            ("ns/a".to_owned(), exited("a-c")),
-            ("ns/b".to_owned(), exited("b-c"))
-        ]
-    );
-    assert!(all[0].containers[0].exit.is_none());
-    assert!(bed.handle.health().borrow().is_healthy());
-
-    // It recovers by itself.
-    bed.world(|w| w.hanging.clear());
-    pass(31 * SECOND).await;
-    let view = bed.handle.latest(&"a".into()).unwrap();
-    assert!(view.containers[0].exit.is_some());
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_stuck_pods_leave_room_for_the_others() {
-    let bed = Bed::start(|w| {
-        w.add_pod("z");
-        for n in 0..40 {
-            w.add_pod(&format!("stuck-{n}"));
-            w.hanging.insert(format!("ContainerStatus stuck-{n}-c"));
-        }
-    });
-    let view = timeout(10 * SECOND, bed.newest("z")).await;
-    assert!(!view.expect("no place was left").unwrap().is_absent());
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_exit_between_list_and_status_is_seen_at_once() {
-    let bed = Bed::settled(|w| w.add_pod("a")).await;
-    bed.world(|w| w.after_list = Some(Box::new(|w| w.exit("a-c", 9))));
-    let view = bed.newest("a").await.unwrap();
-    assert_eq!(view.containers[0].exit.as_ref().unwrap().exit_code, 9);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_vanishes_between_list_and_status_is_listed_again() {
-    let bed = Bed::settled(|w| w.add_pod("a")).await;
-    bed.world(|w| {
-        let vanish = |w: &mut World| drop(w.containers.remove("a-c"));
-        w.after_list = Some(Box::new(vanish));
-    });
-    let view = bed.newest("a").await.unwrap();
-    assert_eq!(states(&view), []);
-    assert_eq!(view.sandboxes.len(), 1);
-    let calls = bed.runtime.take_calls();
-    assert_eq!(bed.count(&calls, "ListContainers a"), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -483,70 +350,6 @@ async fn a_request_is_a_hint() {
     bed.world(|w| w.exit("a-c", 1));
     bed.handle.request(&"a".into());
     assert!(bed.change(SECOND / 10).await.is_some());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_runtime_that_is_down_is_unhealthy_until_it_is_back() {
-    let mut bed = Bed::settled(|w| w.add_pod("a")).await;
-    let mut health = bed.handle.health();
-    bed.world(|w| {
-        w.down = true;
-        w.cut_stream();
-    });
-    let error = bed.newest("a").await.unwrap_err();
-    assert!(error.is_unavailable());
-    assert!(
-        error
-            .to_string()
-            .starts_with("ListPodSandbox of pod ns/a (a): rpc error:")
-    );
-    assert!(
-        bed.handle
-            .all_newer_than(bed.handle.ticket())
-            .await
-            .is_err()
-    );
-    let down = health
-        .wait_for(|h| h.error.is_some())
-        .await
-        .unwrap()
-        .clone();
-    assert!(!down.is_healthy());
-    assert!(
-        down.error
-            .unwrap()
-            .starts_with("Version: rpc error: code = Unavailable")
-    );
-    health
-        .wait_for(|h| h.audit_overdue)
-        .await
-        .expect("the audit is overdue in the end");
-    assert!(
-        bed.handle.latest(&"a".into()).is_some(),
-        "down is not absent"
-    );
-
-    bed.world(|w| {
-        w.down = false;
-        w.exit("a-c", 1);
-    });
-    timeout(60 * SECOND, health.wait_for(|h| h.is_healthy() && h.events))
-        .await
-        .expect("never healthy again")
-        .unwrap();
-    assert!(bed.change(31 * SECOND).await.is_some());
-}
-
-#[tokio::test(start_paused = true)]
-async fn lists_that_hang_are_told_from_a_runtime_that_is_down() {
-    let bed = Bed::settled(|w| w.add_pod("a")).await;
-    bed.world(|w| assert!(w.hanging.insert("ListContainers".to_owned())));
-    let mut health = bed.handle.health();
-    health.wait_for(|h| h.audit_overdue).await.unwrap();
-    assert_eq!(health.borrow().error, None, "it answers the cheap call");
-    assert!(!health.borrow().is_healthy());
-    bed.world(|w| w.hanging.clear());
-    health.wait_for(|h| h.is_healthy()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,10 +29,59 @@ pub struct Standing {
 /// Clones share one store.
 #[derive(Clone)]
 pub struct StatusStore {
-    standings: Arc<Mutex<BTreeMap<PodUid, Standing>>>,
+    standings: Arc<Mutex<Standings>>,
     bell: watch::Sender<u64>,
     gates: RestartGates,
     mirror: Option<MirrorOf>,
+}
+
+/// What changed since somebody last asked.
+#[derive(Debug)]
+pub struct News {
+    /// To be asked with next time.
+    pub seen: u64,
+    pub changed: Vec<(PodUid, Standing)>,
+    /// Some pods were forgotten.
+    pub forgot: bool,
+}
+
+/// The statuses in the order of the pods, and the pods in the order of their last changes.
+#[derive(Default)]
+struct Standings {
+    of: BTreeMap<PodUid, (Standing, u64)>,
+    order: BTreeMap<u64, PodUid>,
+    changes: u64,
+    last_forgot: u64,
+}
+
+impl Standings {
+    fn get(&self, uid: &PodUid) -> Option<&Standing> {
+        self.of.get(uid).map(|(standing, _)| standing)
+    }
+
+    fn insert(&mut self, uid: PodUid, standing: Standing) {
+        self.changes += 1;
+        self.order.insert(self.changes, uid.clone());
+        if let Some((_, before)) = self.of.insert(uid, (standing, self.changes)) {
+            self.order.remove(&before);
+        }
+    }
+
+    fn retain(&mut self, keep: impl Fn(&PodUid) -> bool) {
+        let before = self.of.len();
+        let order = &mut self.order;
+        self.of.retain(|uid, (_, change)| {
+            let kept = keep(uid);
+            if !kept {
+                order.remove(change);
+            }
+            kept
+        });
+        if self.of.len() < before {
+            self.changes += 1;
+            self.last_forgot = self.changes;
+        }
+    }
 }
 
 /// The mirror pod of a static pod, as the API server has it.
@@ -65,7 +114,28 @@ impl StatusStore {
     }
 
     pub fn all(&self) -> BTreeMap<PodUid, Standing> {
-        self.with(|s| s.clone())
+        let clone =
+            |(uid, (standing, _)): (&PodUid, &(Standing, u64))| (uid.clone(), standing.clone());
+        self.with(|s| s.of.iter().map(clone).collect())
+    }
+
+    pub fn has(&self, uid: &PodUid) -> bool {
+        self.with(|s| s.of.contains_key(uid))
+    }
+
+    /// What changed since then; everything, if asked with 0.
+    pub fn news(&self, since: u64) -> News {
+        self.with(|s| {
+            let changed = s.order.range(since + 1..).filter_map(|(_, uid)| {
+                let standing = s.get(uid)?.clone();
+                Some((uid.clone(), standing))
+            });
+            News {
+                seen: s.changes,
+                changed: changed.collect(),
+                forgot: s.last_forgot > since,
+            }
+        })
     }
 
     /// Rings on every accepted change; the number only tells that something changed.
@@ -123,7 +193,7 @@ impl StatusStore {
 
     /// Forgets the pods that are not to be kept.
     pub fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
-        self.with(|s| s.retain(|uid, _| keep(uid)));
+        self.with(|s| s.retain(keep));
     }
 
     fn change(
@@ -175,7 +245,7 @@ impl StatusStore {
         changed
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<PodUid, Standing>) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&mut Standings) -> T) -> T {
         f(&mut self
             .standings
             .lock()
@@ -227,6 +297,39 @@ mod tests {
         assert!(store.get(&"u".into()).unwrap().finished);
         store.retain(|_| false);
         assert!(store.all().is_empty());
+    }
+
+    #[test]
+    fn news_are_what_changed_since() {
+        let named = |uid: &str| {
+            let mut pod = pod();
+            pod.metadata.uid = Some(uid.into());
+            pod
+        };
+        let store = StatusStore::new(RestartGates::default());
+        let now = Timestamp::UNIX_EPOCH;
+        let told = |since| {
+            let News {
+                seen,
+                changed,
+                forgot,
+            } = store.news(since);
+            let uids: Vec<String> = changed.iter().map(|(uid, _)| uid.to_string()).collect();
+            (seen, uids.join(" "), forgot)
+        };
+        assert_eq!(told(0), (0, String::new(), false));
+        for uid in ["a", "b", "c"] {
+            store.update(&named(uid), now, |_| phase("Pending"));
+        }
+        let (seen, all, _) = told(0);
+        assert_eq!(all, "a b c");
+        store.update(&named("a"), now, |_| phase("Running"));
+        assert_eq!(told(seen), (seen + 1, "a".to_owned(), false));
+        assert_eq!(told(0).1, "b c a");
+        store.retain(|uid| uid.to_string() != "a");
+        assert_eq!(told(seen + 1), (seen + 2, String::new(), true));
+        assert_eq!(told(seen + 2), (seen + 2, String::new(), false));
+        assert_eq!(told(0).1, "b c");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
-use krablet_core::status::{self, MergeInputs};
+use krablet_core::status::{self, MergeInputs, Urgency};
 use krablet_kube::{Kube, Priority};
 use krablet_pod::api::{Pod, PodStatus};
 use krablet_pod::{PodRef, PodUid, marks};
@@ -127,6 +127,8 @@ pub struct Sender {
     bell: Arc<Notify>,
     numbers: Arc<Mutex<SenderNumbers>>,
     undelivered: watch::Sender<usize>,
+    /// Changes of the store that were looked at.
+    seen: u64,
     random: StdRng,
 }
 
@@ -147,6 +149,7 @@ pub fn build(config: SenderConfig, deps: SenderDeps) -> (Sender, SenderHandle) {
         bell: handle.bell.clone(),
         numbers: handle.numbers.clone(),
         undelivered,
+        seen: 0,
         random: StdRng::seed_from_u64(config.seed),
     };
     (sender, handle)
@@ -221,23 +224,29 @@ impl Sender {
     /// Notes which statuses changed, and forgets pods that are no more.
     fn look_at_news(&mut self) {
         let now = Instant::now();
-        let all = self.deps.store.all();
+        let news = self.deps.store.news(self.seen);
+        self.seen = news.seen;
         self.plan.unpark();
-        self.plan.retain(|uid| all.contains_key(uid));
-        for (uid, standing) in &all {
+        if news.forgot {
+            self.plan.retain(|uid| self.deps.store.has(uid));
+        }
+        for (uid, standing) in &news.changed {
             if self.plan.is_news(uid, &standing.status) {
-                let urgent = self.is_urgent(uid, standing);
-                self.plan.tell(uid, &standing.status, urgent, now);
+                let urgency = self.urgency(uid, standing);
+                self.plan.tell(uid, &standing.status, urgency, now);
             }
         }
     }
 
-    fn is_urgent(&self, uid: &PodUid, standing: &Standing) -> bool {
+    fn urgency(&self, uid: &PodUid, standing: &Standing) -> Urgency {
         let Some(target) = self.target(uid) else {
-            return false;
+            return Urgency::Normal;
         };
         let base = self.base(uid, &target).unwrap_or(target);
-        standing.finished || status::is_urgent(base.status.as_ref(), &standing.status)
+        match standing.finished {
+            true => Urgency::Urgent,
+            false => status::urgency(base.status.as_ref(), &standing.status),
+        }
     }
 
     fn answer_requests(&mut self) {
@@ -281,9 +290,9 @@ impl Sender {
     /// copy tells nothing that was not looked at since our last word.
     fn compare(&mut self, uid: &PodUid, standing: &Standing, target: &Arc<Pod>, echo: bool) {
         if self.is_different(uid, standing, target, echo) {
-            let urgent = self.is_urgent(uid, standing);
+            let urgency = self.urgency(uid, standing);
             self.plan
-                .tell(uid, &standing.status, urgent, Instant::now());
+                .tell(uid, &standing.status, urgency, Instant::now());
         }
     }
 
@@ -331,14 +340,13 @@ impl Sender {
                 self.plan.let_go(&uid);
                 continue;
             }
-            let urgent = self.is_urgent(&uid, &standing);
+            let urgency = self.urgency(&uid, &standing);
             let job = Job {
                 base: self.base(&uid, &target),
                 could_have_running_containers: self.deps.pods.could_have_running_containers(&uid),
-                priority: if urgent {
-                    Priority::Urgent
-                } else {
-                    Priority::Normal
+                priority: match urgency {
+                    Urgency::Urgent => Priority::Urgent,
+                    Urgency::Normal | Urgency::Beginning => Priority::Normal,
                 },
                 now: (self.deps.clock)(),
                 uid,

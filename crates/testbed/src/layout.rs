@@ -16,9 +16,12 @@ use crate::{cache, images};
 /// As many beds can be up at once: each gets a 1,022-address network out of 10.230.0.0/16.
 const PLACES: u8 = 64;
 
-/// The directory below which beds live. Short, since paths of unix sockets must be.
+/// The directory below which beds live, `$KRABLET_BEDS` if it is set. Short, since paths of unix sockets
+/// must be.
 pub fn beds_root() -> PathBuf {
-    PathBuf::from("/var/tmp/krablet")
+    let named = std::env::var_os("KRABLET_BEDS").map(PathBuf::from);
+    let named = named.filter(|path| path.is_absolute());
+    named.unwrap_or_else(|| PathBuf::from("/var/tmp/krablet"))
 }
 
 /// A bed's claimed number, which all of its names follow from.

@@ -189,12 +189,49 @@ pub fn needs_update(api: &PodStatus, merged: &PodStatus) -> bool {
     said(api) != said(merged) || rest(api) != rest(merged)
 }
 
-/// Others wait for this change: the pod becomes ready or unready, or it is over.
-pub fn is_urgent(api: Option<&PodStatus>, ours: &PodStatus) -> bool {
+/// How soon the API server should hear of a status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// Others wait for this change: the pod becomes ready or unready, or it is over.
+    Urgent,
+    Normal,
+    /// The pod is on its way up and nothing of it has run or failed: soon there is more to tell.
+    Beginning,
+}
+
+pub fn urgency(api: Option<&PodStatus>, ours: &PodStatus) -> Urgency {
     let ready = |status: &PodStatus| condition(status, READY).is_some_and(|c| c.status == "True");
     let was_ready = api.is_some_and(ready);
     let was_over = api.is_some_and(is_terminal);
-    ready(ours) != was_ready || (is_terminal(ours) && !was_over)
+    if ready(ours) != was_ready || (is_terminal(ours) && !was_over) {
+        return Urgency::Urgent;
+    }
+    match api.is_none_or(has_only_begun) && has_only_begun(ours) {
+        true => Urgency::Beginning,
+        false => Urgency::Normal,
+    }
+}
+
+fn has_only_begun(status: &PodStatus) -> bool {
+    const BEGINNINGS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+    let begins = |container: &ContainerStatus| {
+        let waiting = container.state.as_ref().map(|state| state.waiting.as_ref());
+        let reason = waiting.map(|waiting| waiting.and_then(|w| w.reason.as_deref()));
+        let new = container.restart_count == 0
+            && container
+                .last_state
+                .as_ref()
+                .is_none_or(|last| last.terminated.is_none());
+        new && reason.is_none_or(|r| r.is_some_and(|r| BEGINNINGS.contains(&r)))
+    };
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    matches!(phase_of(status), "" | "Pending")
+        && status.reason.is_none()
+        && lists.into_iter().flatten().flatten().all(begins)
 }
 
 /// The pod's object has nothing left to wait for: deletion was asked for, the API server has heard

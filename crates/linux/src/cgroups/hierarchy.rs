@@ -42,12 +42,15 @@ impl Hierarchy {
         self.mount.join(name.trim_start_matches('/'))
     }
 
-    fn has(&self, controller: &str) -> bool {
+    pub(super) fn has(&self, controller: &str) -> bool {
         self.controllers.iter().any(|c| c == controller)
     }
 
     /// Makes a cgroup and those above it.
     fn make(&self, name: &str) -> io::Result<()> {
+        if self.make_last(name)? {
+            return Ok(());
+        }
         let mut dir = self.mount.clone();
         for part in name.split('/').filter(|part| !part.is_empty()) {
             if self.unified {
@@ -65,6 +68,24 @@ impl Hierarchy {
             }
         }
         Ok(())
+    }
+
+    /// Makes a cgroup whose parents are there, which is what most have. False if they are not, or may
+    /// not be as they should.
+    fn make_last(&self, name: &str) -> io::Result<bool> {
+        let dir = self.dir(name);
+        let Some(parent) = dir.parent().filter(|_| !self.unified) else {
+            return Ok(false);
+        };
+        match fs::create_dir(&dir) {
+            Ok(()) if self.has("cpuset") => {
+                inherit(parent, &dir)?;
+                Ok(true)
+            }
+            Ok(()) => Ok(true),
+            // One that is there already is looked after from the top, as one whose parents are missing.
+            Err(_) => Ok(false),
+        }
     }
 
     /// Gives every controller to the children of a cgroup. One that cannot be given is missed by whoever
@@ -136,7 +157,10 @@ pub(super) fn of_table(table: &[MountInfo]) -> Vec<Hierarchy> {
 }
 
 /// Those that limit something: all but one of v2 beside those of v1.
-fn limiting(version: CgroupVersion, all: &[Hierarchy]) -> impl Iterator<Item = &Hierarchy> {
+pub(super) fn limiting(
+    version: CgroupVersion,
+    all: &[Hierarchy],
+) -> impl Iterator<Item = &Hierarchy> {
     all.iter()
         .filter(move |h| h.unified == (version == CgroupVersion::V2))
 }

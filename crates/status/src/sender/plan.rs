@@ -6,12 +6,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use krablet_core::status::Urgency;
 use krablet_pod::PodUid;
 use krablet_pod::api::{Pod, PodStatus};
 use tokio::time::Instant;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// A pod that only begins is told of after so long, unless it has come further by then: most pods run
+/// within it, and one write says it all.
+const BEGINNING: Duration = Duration::from_secs(1);
 
 /// What the API server last heard of a pod.
 #[derive(Clone, Debug)]
@@ -41,7 +45,20 @@ pub(super) enum Trouble {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     since: Instant,
-    urgent: bool,
+    urgency: Urgency,
+}
+
+impl Pending {
+    fn urgent(&self) -> bool {
+        self.urgency == Urgency::Urgent
+    }
+
+    fn due(&self) -> Instant {
+        match self.urgency {
+            Urgency::Urgent | Urgency::Normal => self.since,
+            Urgency::Beginning => self.since + BEGINNING,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -94,14 +111,14 @@ impl Plan {
         &mut self,
         uid: &PodUid,
         status: &Arc<PodStatus>,
-        urgent: bool,
+        urgency: Urgency,
         now: Instant,
     ) {
         let entry = self.entries.entry(uid.clone()).or_default();
         entry.noticed = Some(status.clone());
         entry.parked = false;
         let since = entry.pending.map_or(now, |p| p.since);
-        entry.pending = Some(Pending { since, urgent });
+        entry.pending = Some(Pending { since, urgency });
     }
 
     /// What nobody could be told before may have found its listener.
@@ -125,20 +142,22 @@ impl Plan {
         }
         let due = self
             .candidates()
-            .filter(|(_, entry, _)| entry.not_before.is_none_or(|at| at <= now));
-        let (uid, _, _) = due.min_by_key(|(_, _, p)| (!p.urgent, p.since))?;
+            .filter(|(_, entry, p)| entry.not_before.unwrap_or(now).max(p.due()) <= now);
+        let (uid, _, _) = due.min_by_key(|(_, _, p)| (!p.urgent(), p.since))?;
         let uid = uid.clone();
         let entry = self.entries.get_mut(&uid)?;
         let pending = entry.pending.take()?;
         entry.in_flight = Some(pending);
         self.in_flight += 1;
-        self.in_flight_normal += usize::from(!pending.urgent);
+        self.in_flight_normal += usize::from(!pending.urgent());
         Some(uid)
     }
 
     /// When [`Plan::next`] is worth asking again, if nothing happens before.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let due = |(_, entry, p): (_, &Entry, Pending)| entry.not_before.unwrap_or(p.since);
+        let due = |(_, entry, p): (_, &Entry, Pending)| {
+            entry.not_before.map_or(p.due(), |at| at.max(p.due()))
+        };
         let earliest = self.candidates().map(due).min()?;
         let until = self.away.map_or(earliest, |(_, until)| until);
         Some(earliest.max(until))
@@ -154,7 +173,7 @@ impl Plan {
         let any = self.in_flight < limit;
         let normal = any && self.in_flight_normal < normal_limit;
         self.waiting()
-            .filter(move |(_, _, p)| if p.urgent { any } else { normal })
+            .filter(move |(_, _, p)| if p.urgent() { any } else { normal })
     }
 
     fn waiting(&self) -> impl Iterator<Item = (&PodUid, &Entry, Pending)> {
@@ -200,7 +219,7 @@ impl Plan {
         let entry = self.entries.get_mut(uid)?;
         let flight = entry.in_flight.take()?;
         self.in_flight -= 1;
-        self.in_flight_normal -= usize::from(!flight.urgent);
+        self.in_flight_normal -= usize::from(!flight.urgent());
         Some((entry, flight))
     }
 

@@ -176,7 +176,7 @@ async fn only_the_newest_status_is_sent_and_never_two_of_one_pod() {
     let bench = Bench::new();
     let pod = bench.bind("a");
     bench.server.hold();
-    bench.say(&pod, "Pending", false);
+    bench.say(&pod, "Strange", false);
     bench.settle().await;
     for phase in ["Unknown", "Odd", "Running"] {
         bench.say(&pod, phase, false);
@@ -185,8 +185,20 @@ async fn only_the_newest_status_is_sent_and_never_two_of_one_pod() {
     assert_eq!(bench.server.most_at_once("a"), 1);
     bench.server.release();
     bench.all_told().await;
-    assert_eq!(bench.server.phases("a"), ["Pending", "Running"]);
+    assert_eq!(bench.server.phases("a"), ["Strange", "Running"]);
     assert_eq!(bench.server.most_at_once("a"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_soon_is_told_of_once() {
+    let bench = Bench::new();
+    let pod = bench.bind("a");
+    for phase in ["Pending", "Running"] {
+        bench.say(&pod, phase, false);
+        bench.settle().await;
+    }
+    bench.all_told().await;
+    assert_eq!(bench.server.phases("a"), ["Running"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -314,29 +314,80 @@ fn ready_and_over_are_urgent() {
     check_all(
         table(
             r"
-            - | Pending Ready=False | no
-            Pending Ready=False | Running Ready=False | no
-            Running Ready=False | Running Ready=True | yes
-            Running Ready=True | Running Ready=False | yes
-            Running | Succeeded | yes
-            Succeeded | Succeeded | no
-            Succeeded Ready=False | Running Ready=False | no
+            - | Pending Ready=False | Beginning
+            Pending | Pending Ready=False | Beginning
+            Pending Ready=False | Running Ready=False | Normal
+            Running Ready=False | Running Ready=True | Urgent
+            Running Ready=True | Running Ready=False | Urgent
+            Running Ready=False | Pending Ready=False | Normal
+            Running | Succeeded | Urgent
+            Succeeded | Succeeded | Normal
+            Succeeded Ready=False | Running Ready=False | Normal
             ",
         )
         .map(|(api, ours, expected)| {
-            let urgent = is_urgent(Some(&status(api, 1)), &status(ours, 2));
-            let got = if urgent { "yes" } else { "no" };
-            (format!("{api} | {ours}"), expected, got.to_owned())
+            let got = urgency(Some(&status(api, 1)), &status(ours, 2));
+            (format!("{api} | {ours}"), expected, format!("{got:?}"))
         }),
     );
     // Of one that was never told of, only what differs from nothing.
-    for (ours, urgent) in [
-        ("Pending Ready=False", false),
-        ("Running Ready=True", true),
-        ("Failed", true),
+    for (ours, expected) in [
+        ("Pending Ready=False", Urgency::Beginning),
+        ("Running Ready=True", Urgency::Urgent),
+        ("Failed", Urgency::Urgent),
     ] {
-        assert_eq!(is_urgent(None, &status(ours, 2)), urgent, "{ours}");
+        assert_eq!(urgency(None, &status(ours, 2)), expected, "{ours}");
     }
+}
+
+#[test]
+fn a_pod_has_only_begun_until_something_ran_or_failed() {
+    let waiting =
+        |reason: &str| json!({"state": {"waiting": {"reason": reason}}, "restartCount": 0});
+    let running = json!({"state": {"running": {}}, "restartCount": 0});
+    let ended = json!({"state": {"terminated": {"exitCode": 0}}, "restartCount": 0});
+    let mut restarted = waiting("ContainerCreating");
+    restarted["restartCount"] = json!(1);
+    for (list, container, expected) in [
+        (
+            "containerStatuses",
+            waiting("ContainerCreating"),
+            Urgency::Beginning,
+        ),
+        (
+            "containerStatuses",
+            waiting("PodInitializing"),
+            Urgency::Beginning,
+        ),
+        (
+            "containerStatuses",
+            waiting("ErrImagePull"),
+            Urgency::Normal,
+        ),
+        ("containerStatuses", restarted, Urgency::Normal),
+        (
+            "initContainerStatuses",
+            waiting("PodInitializing"),
+            Urgency::Beginning,
+        ),
+        ("initContainerStatuses", running, Urgency::Normal),
+        ("initContainerStatuses", ended, Urgency::Normal),
+    ] {
+        let mut container = container;
+        for (field, value) in [("name", "c"), ("image", ""), ("imageID", "")] {
+            container[field] = json!(value);
+        }
+        container["ready"] = json!(false);
+        let text = container.to_string();
+        let status = serde_json::from_value(json!({"phase": "Pending", list: [container]}));
+        assert_eq!(urgency(None, &status.unwrap()), expected, "{list} {text}");
+    }
+    let refused = PodStatus {
+        phase: Some("Pending".into()),
+        reason: Some("UnexpectedAdmissionError".into()),
+        ..PodStatus::default()
+    };
+    assert_eq!(urgency(None, &refused), Urgency::Normal);
 }
 
 /// What is empty and says nothing is left out, what is empty and says something is not.

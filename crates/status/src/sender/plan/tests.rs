@@ -19,8 +19,17 @@ impl Bench {
     }
 
     fn tell(&mut self, name: &str, urgent: bool) {
+        let urgency = if urgent {
+            Urgency::Urgent
+        } else {
+            Urgency::Normal
+        };
+        self.tell_as(name, urgency);
+    }
+
+    fn tell_as(&mut self, name: &str, urgency: Urgency) {
         self.plan
-            .tell(&uid(name), &Arc::default(), urgent, self.now);
+            .tell(&uid(name), &Arc::default(), urgency, self.now);
         // Whoever is told of later comes later.
         self.now += Duration::from_nanos(1);
     }
@@ -181,4 +190,21 @@ fn pods_that_are_no_more_are_forgotten_when_they_are_back() {
     bench.fail("a", REFUSED);
     bench.plan.retain(|_| false);
     assert_eq!((bench.plan.undelivered(), bench.plan.next_due()), (0, None));
+}
+
+#[test]
+fn a_pod_that_only_begins_waits_for_more_to_tell() {
+    let mut bench = Bench::new(4);
+    bench.tell_as("a", Urgency::Beginning);
+    bench.tell_as("b", Urgency::Beginning);
+    assert_eq!(bench.go(), "");
+    bench.tell_as("b", Urgency::Urgent);
+    assert_eq!(bench.go(), "b");
+    // More of a beginning does not make it wait any longer.
+    bench.pass(BEGINNING / 2);
+    bench.tell_as("a", Urgency::Beginning);
+    assert_eq!(bench.go(), "");
+    let due = bench.plan.next_due().unwrap();
+    bench.pass(due - bench.now);
+    assert_eq!(bench.go(), "a");
 }
