@@ -60,6 +60,7 @@ impl SyncLoop {
         let keep = |uid: &PodUid| self.parts.desired.contains(uid) || self.workers.is_known(uid);
         self.parts.status.retain(keep);
         self.parts.steps.retain(&keep);
+        self.parts.resizes.retain(keep);
         let (desired, workers) = (&self.parts.desired, &self.workers);
         self.door
             .retain(|uid| desired.contains(uid) || workers.is_known(uid));

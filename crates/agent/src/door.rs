@@ -1,18 +1,23 @@
 //! The door: which wanted pods may run here. The sync loop asks for each pod once; the answer is
 //! written down, and holds for the pod's whole life.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use krablet_checkpoint::Saver;
 use krablet_core::admission::{
-    AdmissionSettings, NodeConditions, NodeView, PodAdmission, Surroundings, Verdict,
+    AdmissionSettings, NodeConditions, NodeView, PodAdmission, ResizeVerdict, Surroundings, Verdict,
 };
+use krablet_core::resize::Waiting;
 use krablet_pod::api::{Node, Pod};
-use krablet_pod::{AdmittedPods, PodRef, PodUid, resources};
+use krablet_pod::{Actuation, AdmittedPods, PodRef, PodUid, resources};
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+use crate::steps::resizing::Given;
 
 /// How long the label that lets a pod in may be on its way.
 const DOUBT: Duration = Duration::from_secs(1);
@@ -97,15 +102,8 @@ impl Door {
     pub(crate) fn ask(&mut self, pod: &Arc<Pod>) -> Verdict {
         let uid = PodRef::of(pod).uid;
         let node = self.deps.node.borrow().clone();
-        let verdict = self.admission.admit(
-            pod,
-            &Surroundings {
-                node: &node,
-                conditions: &self.conditions,
-                settings: &self.deps.settings,
-                allocation_failure: None,
-            },
-        );
+        let around = surroundings(&node, &self.conditions, &self.deps);
+        let verdict = self.admission.admit(pod, &around);
         self.waiting.remove(&uid);
         match verdict {
             Verdict::AdmitAfterPreempting(_) => {
@@ -115,6 +113,56 @@ impl Door {
             Verdict::Reject(_) => {}
         }
         verdict
+    }
+
+    /// The pod with the resources it is promised.
+    pub(crate) fn allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let allocation = self.admission.allocation(&PodRef::of(pod).uid);
+        match allocation.map(|allocation| allocation.applied(pod)) {
+            Some(Cow::Owned(pod)) => Arc::new(pod),
+            Some(Cow::Borrowed(_)) | None => pod.clone(),
+        }
+    }
+
+    /// Asks for other resources for a pod that is in.
+    pub(crate) fn resize(&mut self, pod: &Pod) -> ResizeVerdict {
+        let node = self.deps.node.borrow().clone();
+        let around = surroundings(&node, &self.conditions, &self.deps);
+        let verdict = self.admission.resize(pod, &around);
+        if verdict == ResizeVerdict::Allocated {
+            self.write_down();
+        }
+        verdict
+    }
+
+    /// A pod that asks for other resources, as those that order them see it.
+    pub(crate) fn waiting(&self, pod: &Pod, since: Option<Timestamp>) -> Waiting {
+        let allocation = self.admission.allocation(&PodRef::of(pod).uid);
+        let pod_level = self.deps.settings.pod_level_resources;
+        Waiting::of(pod, allocation, pod_level, since)
+    }
+
+    /// True if a pod takes up less than before.
+    pub(crate) fn status_changed(&mut self, pod: &Pod) -> bool {
+        self.admission.status_changed(pod, &self.deps.settings)
+    }
+
+    /// What a resized pod was last given.
+    pub(crate) fn actuation(&self, uid: &PodUid) -> Option<Actuation> {
+        self.admission.actuation(uid).cloned()
+    }
+
+    /// What a step has given to a pod and its containers.
+    pub(crate) fn actuated(&mut self, uid: &PodUid, given: Given) {
+        let Given { containers, pod } = given;
+        if self.admission.actuated(uid, containers, pod) {
+            self.write_down();
+        }
+    }
+
+    /// Where promises are written down.
+    pub(crate) fn savers(&self) -> Vec<Saver<AdmittedPods>> {
+        self.deps.savers.clone()
     }
 
     /// Keeps a pod for a second look.
@@ -174,5 +222,18 @@ impl Door {
         for saver in &self.deps.savers {
             saver.set(self.admission.admitted().clone());
         }
+    }
+}
+
+fn surroundings<'a>(
+    node: &'a NodeView,
+    conditions: &'a NodeConditions,
+    deps: &'a DoorDeps,
+) -> Surroundings<'a> {
+    Surroundings {
+        node,
+        conditions,
+        settings: &deps.settings,
+        allocation_failure: None,
     }
 }

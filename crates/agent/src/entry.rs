@@ -10,6 +10,7 @@ use krablet_pod::api::Pod;
 use krablet_pod::{PodRef, PodUid};
 use tracing::info;
 
+use crate::resizes::Trigger;
 use crate::sync_loop::SyncLoop;
 
 impl SyncLoop {
@@ -73,7 +74,7 @@ impl SyncLoop {
     }
 
     /// Ends a pod so that a critical one finds room.
-    fn preempt(&mut self, victim: &PodUid) {
+    pub(crate) fn preempt(&mut self, victim: &PodUid) {
         let Some(pod) = self.workers.spec(victim).cloned() else {
             return;
         };
@@ -100,5 +101,6 @@ impl SyncLoop {
         for pod in self.door.ended(uid) {
             self.pod_wanted(&pod, UpdateKind::Create);
         }
+        self.retry_resizes(Trigger::PodTerminated);
     }
 }

@@ -14,6 +14,7 @@ mod mirrors;
 mod mono;
 mod network;
 mod pod_set;
+mod resizes;
 mod steps;
 mod sync_loop;
 mod take_over;
@@ -62,6 +63,7 @@ use cluster::ClusterTasks;
 use door::Door;
 use housekeeping::{Housekeeping, Places};
 use network::NetworkReadiness;
+use resizes::ResizeBook;
 use steps::cgroups::PodCgroups;
 use steps::{StepParts, Steps};
 use sync_loop::{Inputs, Parts, SyncLoop};
@@ -231,6 +233,8 @@ impl Agent {
         );
         let classes = ClassTeller::default();
         let accounts = Accounts::new(metrics.workers.clone());
+        let door = Door::new(deps.door);
+        let resizes = ResizeBook::new(metrics.workers.resizes.clone(), door.savers());
         let cgroups = PodCgroups::new(
             deps.cgroups.clone(),
             config.runtime.resources.pod_rules(),
@@ -275,6 +279,7 @@ impl Agent {
             node: config.node,
             gates: config.gates,
             accounts: accounts.clone(),
+            resizes: resizes.clone(),
         }));
         let (sources, SourcesEnds { sets, updates }) =
             Sources::build(deps.recorder.clone(), deps.clock.clone());
@@ -323,6 +328,7 @@ impl Agent {
             accounts,
             recorder: deps.recorder,
             sender,
+            resizes,
         };
         let workers = PodWorkers::new(config.periods);
         let agent = Self {
@@ -331,14 +337,7 @@ impl Agent {
             sources,
             rotation,
             image_gc,
-            sync_loop: SyncLoop::new(
-                parts,
-                workers,
-                housekeeping,
-                Door::new(deps.door),
-                turn,
-                config.seed,
-            ),
+            sync_loop: SyncLoop::new(parts, workers, housekeeping, door, turn, config.seed),
             inputs,
             cluster,
         };

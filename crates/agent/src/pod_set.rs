@@ -38,6 +38,8 @@ struct Snapshot {
     past: BTreeMap<FullName, (PodUid, PodUid)>,
     /// Pods that were not let in: wanted, and never started.
     refused: BTreeSet<PodUid>,
+    /// Of pods that ask for other resources than they are promised: the pod with what it is promised.
+    allocated: BTreeMap<PodUid, Arc<Pod>>,
 }
 
 /// For everybody.
@@ -48,6 +50,15 @@ impl DesiredPods {
 
     pub fn all(&self) -> Vec<Arc<Pod>> {
         self.with(|s| s.pods.values().cloned().collect())
+    }
+
+    /// All pods, each with the resources it is promised.
+    pub fn all_allocated(&self) -> Vec<Arc<Pod>> {
+        self.with(|s| {
+            let pods = s.pods.iter();
+            let allocated = pods.map(|(uid, pod)| s.allocated.get(uid).unwrap_or(pod));
+            allocated.cloned().collect()
+        })
     }
 
     /// Images that pods mount as volumes.
@@ -170,12 +181,22 @@ impl DesiredPods {
         }
     }
 
+    /// What a wanted pod is promised.
+    pub(crate) fn put_allocated(&self, wanted: &Arc<Pod>, allocated: &Arc<Pod>) {
+        let uid = PodRef::of(wanted).uid;
+        self.with(|s| match Arc::ptr_eq(wanted, allocated) {
+            true => s.allocated.remove(&uid),
+            false => s.allocated.insert(uid, allocated.clone()),
+        });
+    }
+
     /// The source has let the pod go. `alive` tells whether it has still to be ended.
     pub(crate) fn remove(&self, pod: &Pod, alive: bool) {
         let pod_ref = PodRef::of(pod);
         self.with(|s| {
             s.pods.remove(&pod_ref.uid);
             s.refused.remove(&pod_ref.uid);
+            s.allocated.remove(&pod_ref.uid);
             let name = pod_ref.full_name();
             if marks::is_static(pod)
                 && let Some(mirror) = s.mirrors.get(&name)

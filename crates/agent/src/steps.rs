@@ -3,6 +3,8 @@
 
 pub(crate) mod cgroups;
 pub(crate) mod garbage;
+pub(crate) mod resizing;
+mod statuses;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,19 +14,19 @@ use krablet_core::Mono;
 use krablet_core::actions::{ActionInputs, compute_pod_actions};
 use krablet_core::restart::RestartGates;
 use krablet_core::start::StartErrors;
-use krablet_core::status::{self, NodeFacts, StatusInputs};
-use krablet_core::worker::{Desired, Outcome, StatusOverride, Step, Work};
+use krablet_core::status::{self, NodeFacts};
+use krablet_core::worker::{Desired, Outcome, Step, Work};
 use krablet_events::{Recorder, Subject, reason};
 use krablet_linux::WallClock;
 use krablet_objects::Objects;
 use krablet_observer::ObserverHandle;
-use krablet_pod::api::{Pod, PodSpec, PodStatus};
+use krablet_pod::api::{Pod, PodSpec};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::qos::qos_class;
-use krablet_pod::{PodRef, PodUid, Ticket};
+use krablet_pod::{Actuation, PodRef, PodUid, Ticket};
 use krablet_probes::ProbesHandle;
 use krablet_runtime::gc::ContainerGc;
-use krablet_runtime::{PodRuntime, SyncInputs, SyncOutcome, VolumeSource};
+use krablet_runtime::{PodRuntime, Sizes, SyncInputs, SyncOutcome, VolumeSource};
 use krablet_status::StatusStore;
 use krablet_volumes::{PodMounts, VolumeError, Volumes};
 use tokio::time::Instant;
@@ -37,32 +39,32 @@ use crate::held_volumes::HeldVolumes;
 use crate::mono::MonoClock;
 use crate::network::NetworkReadiness;
 use crate::pod_set::DesiredPods;
+use crate::resizes::ResizeBook;
 
 use cgroups::PodCgroups;
+use resizing::Given;
+use statuses::StatusView;
 
 /// How a step ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct StepDone {
     pub(crate) outcome: Outcome,
+    pub(crate) given: Given,
 }
 
 impl StepDone {
-    pub(crate) fn failed() -> Self {
-        Self {
-            outcome: Outcome::Failed,
-        }
+    fn new(outcome: Outcome) -> Self {
+        let given = Given::default();
+        Self { outcome, given }
     }
-}
 
-/// What a status is to say beyond what was observed.
-#[derive(Clone, Default)]
-struct StatusView<'a> {
-    status_override: Option<&'a StatusOverride>,
-    /// The pod will not run again.
-    terminal: bool,
-    ready_to_start: Option<bool>,
-    /// Of containers that neither the runtime nor a status remembers.
-    log_restart_counts: BTreeMap<String, u32>,
+    pub(crate) fn failed() -> Self {
+        Self::new(Outcome::Failed)
+    }
+
+    pub(crate) fn cancelled() -> Self {
+        Self::new(Outcome::Cancelled)
+    }
 }
 
 /// What the steps work with.
@@ -83,6 +85,7 @@ pub(crate) struct StepParts {
     pub(crate) node: NodeFacts,
     pub(crate) gates: RestartGates,
     pub(crate) accounts: Accounts,
+    pub(crate) resizes: ResizeBook,
 }
 
 pub(crate) struct Steps {
@@ -108,6 +111,7 @@ impl Steps {
         &self,
         work: Work,
         after: Ticket,
+        given: Option<Actuation>,
         cancel: CancellationToken,
     ) -> StepDone {
         let pod_ref = work.desired.pod_ref();
@@ -118,8 +122,13 @@ impl Steps {
         let hold = self.parts.observer.hold(&pod_ref.uid);
         let begun = Instant::now();
         self.parts.accounts.step_begins(&work);
+        let mut newly = Given::default();
         let outcome = match (&work.step, &work.desired) {
-            (Step::Sync, Desired::Spec(pod)) => self.sync(pod, &pod_ref, after, &cancel).await,
+            (Step::Sync, Desired::Spec(pod)) => {
+                let given = given.as_ref();
+                self.sync(pod, &pod_ref, after, given, &mut newly, &cancel)
+                    .await
+            }
             (Step::Terminating, Desired::Spec(pod)) => {
                 self.terminating(pod, &pod_ref, &work, after).await
             }
@@ -131,7 +140,10 @@ impl Steps {
         };
         drop(hold);
         self.parts.accounts.step_ended(&work, begun.elapsed());
-        StepDone { outcome }
+        StepDone {
+            outcome,
+            given: newly,
+        }
     }
 
     /// Forgets what is remembered of pods that are gone.
@@ -167,6 +179,8 @@ impl Steps {
         pod: &Arc<Pod>,
         pod_ref: &PodRef,
         after: Ticket,
+        given: Option<&Actuation>,
+        newly: &mut Given,
         cancel: &CancellationToken,
     ) -> Outcome {
         // First of all: it is fetched while the rest is looked at.
@@ -177,7 +191,11 @@ impl Steps {
         if cancel.is_cancelled() {
             return Outcome::Cancelled;
         }
-        let mut view = StatusView::default();
+        self.note_resize_progress(pod, pod_ref, &observed, given);
+        let mut view = StatusView {
+            actuated: given,
+            ..StatusView::default()
+        };
         if self.parts.status.get(&pod_ref.uid).is_none() {
             view.log_restart_counts = self
                 .parts
@@ -195,6 +213,9 @@ impl Steps {
             }
             return Outcome::Terminal;
         }
+        if given.is_some() && !self.may_resize(pod_ref).await {
+            return Outcome::Failed;
+        }
         let needs_sandbox = self.needs_sandbox(pod, &observed);
         if needs_sandbox
             && !is_host_network(pod)
@@ -206,8 +227,11 @@ impl Steps {
         }
         let qos = qos_class(pod.spec.as_ref().unwrap_or(&PodSpec::default()));
         self.weigh_classes_once().await;
-        if needs_sandbox && !self.make_cgroup(pod, pod_ref, qos).await {
-            return Outcome::Failed;
+        if needs_sandbox {
+            if !self.make_cgroup(pod, pod_ref, qos).await {
+                return Outcome::Failed;
+            }
+            newly.pod = Some(pod.spec.as_ref().and_then(|s| s.resources.clone()));
         }
         let set_up = match self.parts.volumes.set_up(pod).await {
             Ok(set_up) => set_up,
@@ -224,7 +248,8 @@ impl Steps {
         let renew_at = set_up.renew_at.map(|at| self.mono_at(at));
         self.parts.probes.set_pod(pod, &observed, &status);
         let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
-        let result = self
+        let cgroup = self.parts.cgroups.of_pod(&pod_ref.uid, qos);
+        let mut result = self
             .parts
             .runtime
             .sync_pod(SyncInputs {
@@ -233,12 +258,20 @@ impl Steps {
                 verdicts: &verdicts,
                 volumes: &volume_sources(set_up.mounts),
                 cgroup_parent: &self.parts.cgroups.parent(&pod_ref.uid, qos),
+                sizes: Sizes {
+                    actuated: given,
+                    cgroup: Some(cgroup),
+                },
                 on_sandbox_ready: &|_| self.sandbox_is_ready(pod, pod_ref, &observed),
                 on_killed: &|| Box::pin(self.tell_ends(pod, pod_ref)),
                 cancel,
             })
             .await;
-        let outcome = self.after_runtime_sync(pod, pod_ref, &observed, result);
+        newly.containers = std::mem::take(&mut result.resized.containers);
+        if result.resized.pod {
+            newly.pod = Some(pod.spec.as_ref().and_then(|s| s.resources.clone()));
+        }
+        let outcome = self.after_runtime_sync(pod, pod_ref, &observed, given, result);
         no_later_than(outcome, renew_at)
     }
 
@@ -249,6 +282,7 @@ impl Steps {
             verdicts: &self.parts.probes.verdicts(&observed.pod.uid),
             rules_enabled: self.parts.gates.rules,
             restart_all_enabled: self.parts.gates.restart_all,
+            actuated: None,
         };
         observed.ready_sandboxes().next().is_none() && compute_pod_actions(&inputs).create_sandbox
     }
@@ -258,8 +292,10 @@ impl Steps {
         pod: &Arc<Pod>,
         pod_ref: &PodRef,
         observed: &ObservedPod,
+        given: Option<&Actuation>,
         result: SyncOutcome,
     ) -> Outcome {
+        let failed_anew = self.note_resize_error(pod, pod_ref, &result);
         let changed = self.with_start_errors(|all| {
             let old = all.get(&pod_ref.uid);
             let changed = old.map_or(!result.start_errors.is_empty(), |o| {
@@ -272,9 +308,13 @@ impl Steps {
             }
             changed
         });
-        if changed {
+        if changed || failed_anew {
             // Waiting reasons are news of their own; nothing in the runtime will tell of them.
-            self.store_status(pod, pod_ref, observed, StatusView::default());
+            let view = StatusView {
+                actuated: given,
+                ..StatusView::default()
+            };
+            self.store_status(pod, pod_ref, observed, view);
         }
         if let Some(error) = &result.error {
             debug!(pod = %pod_ref, podUID = %pod_ref.uid, err = %error, "Error syncing pod, will retry");
@@ -286,7 +326,8 @@ impl Steps {
         if result.cancelled {
             return Outcome::Cancelled;
         }
-        if result.restart_all {
+        let resized = result.resized.changed && result.error.is_none();
+        if result.restart_all || resized {
             return Outcome::WaitUntil(self.parts.mono.now());
         }
         let deadline = self.deadline(pod, pod_ref);
@@ -456,53 +497,7 @@ impl Steps {
     }
 }
 
-/// Statuses.
 impl Steps {
-    fn store_status(
-        &self,
-        pod: &Arc<Pod>,
-        pod_ref: &PodRef,
-        observed: &ObservedPod,
-        view: StatusView<'_>,
-    ) -> PodStatus {
-        let start_errors =
-            self.with_start_errors(|e| e.get(&pod_ref.uid).cloned().unwrap_or_default());
-        let now = self.parts.clock.now();
-        let mut generated = PodStatus::default();
-        self.parts.status.update(pod, now, |old| {
-            // Read here, where no verdict can slip in between and be written over.
-            let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
-            let mut new = status::generate(&StatusInputs {
-                pod,
-                observed,
-                old,
-                start_errors: &start_errors,
-                verdicts: &verdicts,
-                terminal: view.terminal,
-                ready_to_start: view.ready_to_start,
-                deadline_exceeded: status::deadline_exceeded(pod, old, now),
-                node: &self.parts.node,
-                log_restart_counts: &view.log_restart_counts,
-                gates: self.parts.gates,
-            });
-            if let Some(o) = view.status_override {
-                new.phase = Some(o.phase.to_owned());
-                new.reason = Some(o.reason.clone());
-                new.message = Some(o.message.clone());
-                if let Some(condition) = &o.condition {
-                    let conditions = new.conditions.get_or_insert_default();
-                    conditions.retain(|c| c.type_ != condition.type_);
-                    conditions.push(condition.clone());
-                }
-            }
-            let accounts = &self.parts.accounts;
-            accounts.status_changes(pod, &pod_ref.uid, old, &new, now);
-            generated = new.clone();
-            new
-        });
-        generated
-    }
-
     fn warn(&self, pod: &PodRef, reason: &'static str, message: String) {
         self.parts
             .recorder

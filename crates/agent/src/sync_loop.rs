@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use krablet_core::merge::{Op, PodUpdate};
 use krablet_core::probe::Verdict;
-use krablet_core::worker::{Effect, Outcome, PodWorkers, Stage, Step, Update, UpdateKind};
+use krablet_core::worker::{Effect, PodWorkers, Stage, Step, Update, UpdateKind};
 use krablet_events::Recorder;
 use krablet_linux::WallClock;
 use krablet_objects::Bell;
@@ -32,6 +32,7 @@ use crate::door::Door;
 use crate::housekeeping::Housekeeping;
 use crate::mono::MonoClock;
 use crate::pod_set::DesiredPods;
+use crate::resizes::{ResizeBook, Trigger, WaitingResizes};
 use crate::steps::{StepDone, Steps};
 use crate::wakes::Wakes;
 
@@ -60,6 +61,7 @@ pub(crate) struct Parts {
     pub(crate) recorder: Recorder,
     /// Brings statuses to the API server, if there is one.
     pub(crate) sender: Option<SenderHandle>,
+    pub(crate) resizes: ResizeBook,
 }
 
 /// A step in flight.
@@ -91,6 +93,7 @@ pub(crate) struct SyncLoop {
     pub(crate) ended: BTreeMap<PodUid, Ticket>,
     pub(crate) housekeeping: Housekeeping,
     pub(crate) door: Door,
+    pub(crate) waiting_resizes: WaitingResizes,
     turn: watch::Sender<Instant>,
     rng: StdRng,
     /// What the runtime held when this agent started, until housekeeping has seen to it.
@@ -115,6 +118,7 @@ impl SyncLoop {
             ended: BTreeMap::new(),
             housekeeping,
             door,
+            waiting_resizes: WaitingResizes::default(),
             turn,
             rng: StdRng::seed_from_u64(seed),
             found_at_start: Vec::new(),
@@ -145,6 +149,7 @@ impl SyncLoop {
                 },
                 pods = inputs.objects.next() => pods.iter().for_each(|uid| self.wake(uid)),
                 () = tokio::time::sleep_until(wake_at) => self.wake_due(),
+                () = self.waiting_resizes.due() => self.retry_resizes(Trigger::Periodic),
                 pods = self.door.second_look() => pods.iter().for_each(|pod| self.look_again(pod)),
                 findings = self.housekeeping.next() => self.clean_up(findings),
                 Ok(()) = inputs.health.changed() => {}
@@ -229,16 +234,23 @@ impl SyncLoop {
                 Op::Remove => self.pod_removed(pod),
             }
         }
+        match update.op {
+            Op::Add | Op::Restore => self.retry_resizes(Trigger::PodsAdded),
+            Op::Remove => self.retry_resizes(Trigger::PodsRemoved),
+            Op::Update | Op::Delete | Op::Reconcile => {}
+        }
         self.housekeeping.soon();
     }
 
     pub(crate) fn pod_wanted(&mut self, pod: &Arc<Pod>, kind: UpdateKind) {
+        let before = self.parts.desired.get(&PodRef::of(pod).uid);
         self.parts.desired.put(pod);
         if kind == UpdateKind::Create && !self.make_way(pod) {
             // Housekeeping starts it once every source has spoken.
             return;
         }
         if self.may_enter(pod) {
+            self.note_resize(before.as_deref(), pod, kind);
             self.send(pod, kind);
         }
         self.compare_status(&PodRef::of(pod).uid);
@@ -247,6 +259,7 @@ impl SyncLoop {
     /// The status others see is not the one this agent told.
     fn pod_reconciled(&mut self, pod: &Arc<Pod>) {
         self.parts.desired.put(pod);
+        self.status_seen(pod);
         let gated = pod.spec.as_ref().and_then(|s| s.readiness_gates.as_ref());
         let uid = PodRef::of(pod).uid;
         if gated.is_some_and(|gates| !gates.is_empty()) && self.workers.is_known(&uid) {
@@ -320,9 +333,12 @@ impl SyncLoop {
     pub(crate) fn send(&mut self, pod: &Arc<Pod>, kind: UpdateKind) {
         let uid = PodRef::of(pod).uid;
         let observed = self.parts.observer.latest(&uid);
+        // From here on a pod has what it is promised, whatever it asks for.
+        let allocated = self.door.allocated(pod);
+        self.parts.desired.put_allocated(pod, &allocated);
         let update = Update {
             runtime_alive: observed.is_some_and(|o| o.is_alive()),
-            ..Update::new(pod, kind)
+            ..Update::new(&allocated, kind)
         };
         let effects = self.workers.update(update);
         self.parts.accounts.note(&uid, &self.workers);
@@ -377,9 +393,10 @@ impl SyncLoop {
                     let steps = self.parts.steps.clone();
                     let cancel = CancellationToken::new();
                     let (step, token) = (work.step, cancel.clone());
+                    let given = self.door.actuation(&uid);
                     let abort = self
                         .tasks
-                        .spawn(async move { steps.run(*work, after, token).await });
+                        .spawn(async move { steps.run(*work, after, given, token).await });
                     let running = Running {
                         uid,
                         step,
@@ -414,7 +431,9 @@ impl SyncLoop {
         };
         // Taken after the step's last runtime call, so it covers all of them.
         self.ended.insert(uid.clone(), self.parts.observer.ticket());
-        let outcome = done.map_or(Outcome::Cancelled, |d| d.outcome);
+        let done = done.unwrap_or_else(StepDone::cancelled);
+        self.door.actuated(&uid, done.given);
+        let outcome = done.outcome;
         let spread = self.rng.random::<f64>();
         let now = self.parts.mono.now();
         let effects = self.workers.completed(&uid, outcome, now, spread);

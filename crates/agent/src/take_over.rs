@@ -161,6 +161,8 @@ mod tests {
             exit: None,
             image: (*image).into(),
             image_ref: (*image).into(),
+            user: None,
+            resources: None,
             memory: ContainerMemory {
                 hash: Some(container_hash_text(&container(name, image))),
                 ..ContainerMemory::default()

@@ -100,6 +100,7 @@ pub async fn start(runtime: &PodRuntime, pod: &Arc<Pod>, cgroup_parent: &str) ->
             verdicts: &BTreeMap::new(),
             volumes: &[],
             cgroup_parent,
+            sizes: krablet_runtime::Sizes::default(),
             on_sandbox_ready: &|_| (),
             on_killed: &|| Box::pin(async { Ok(()) }),
             cancel: &CancellationToken::new(),

@@ -37,6 +37,8 @@ pub trait Store<T>: Send {
 /// Takes what is to be saved. Holds one value at a time, the newest.
 pub struct Saver<T> {
     newest: watch::Sender<Newest<T>>,
+    /// The number of the last value that is known to be written.
+    written: watch::Receiver<u64>,
     /// Closes when the last saver is dropped; nothing is ever sent.
     _alive: mpsc::Sender<Infallible>,
 }
@@ -45,6 +47,7 @@ impl<T> Clone for Saver<T> {
     fn clone(&self) -> Self {
         Self {
             newest: self.newest.clone(),
+            written: self.written.clone(),
             _alive: self._alive.clone(),
         }
     }
@@ -64,6 +67,15 @@ impl<T> Saver<T> {
             newest.value = Some(Arc::new(value));
         });
     }
+
+    /// Waits until what was last set is written, or a later value in its place. Ends at once when
+    /// nobody writes any more.
+    pub async fn saved(&self) {
+        let number = self.newest.borrow().number;
+        let mut written = self.written.clone();
+        // An error means that the writing end is gone.
+        let _ = written.wait_for(|written| *written >= number).await;
+    }
 }
 
 /// The writing end; see [`SaverTask::run`].
@@ -72,7 +84,7 @@ pub struct SaverTask<T> {
     alive: mpsc::Receiver<Infallible>,
     store: Box<dyn Store<T>>,
     /// The number of the value that is known to be written.
-    written: u64,
+    written: watch::Sender<u64>,
     failures: u32,
 }
 
@@ -82,15 +94,17 @@ pub fn saver<T: Send + Sync + 'static>(store: impl Store<T> + 'static) -> (Saver
         value: None,
     });
     let (alive, closed) = mpsc::channel(1);
+    let (written, known) = watch::channel(0);
     let saver = Saver {
         newest,
+        written: known,
         _alive: alive,
     };
     let task = SaverTask {
         newest: seen,
         alive: closed,
         store: Box::new(store),
-        written: 0,
+        written,
         failures: 0,
     };
     (saver, task)
@@ -130,7 +144,7 @@ impl<T: Send + Sync + 'static> SaverTask<T> {
     fn unwritten(&mut self) -> Option<(u64, Arc<T>)> {
         let newest = self.newest.borrow_and_update();
         let value = newest.value.clone()?;
-        (newest.number != self.written).then_some((newest.number, value))
+        (newest.number != *self.written.borrow()).then_some((newest.number, value))
     }
 
     /// One attempt. False when it hung until the end and was given up.
@@ -154,7 +168,7 @@ impl<T: Send + Sync + 'static> SaverTask<T> {
                     info!("State file {file} is written again");
                 }
                 self.failures = 0;
-                self.written = number;
+                self.written.send_replace(number);
             }
             Err(error) => {
                 if self.failures == 0 {

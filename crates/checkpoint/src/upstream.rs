@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use krablet_linux::Files;
 use krablet_pod::api::ResourceRequirements;
 use krablet_pod::hash::fnv1a32;
-use krablet_pod::{AdmittedPods, Allocation, PodUid, Quantity};
+use krablet_pod::{ActuatedContainer, Actuation, AdmittedPods, Allocation, PodUid};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CheckpointError, Flaw};
@@ -49,10 +49,36 @@ struct Entry {
     pod: Option<ResourceRequirements>,
 }
 
-/// What the pods were admitted with, from `<dir>/allocated_pods_state`. A damaged file is set aside,
-/// which also lets a kubelet start again.
+/// What the pods were admitted with, from `<dir>/allocated_pods_state`, and what they were given where
+/// that is something else. A damaged file is set aside, which also lets a kubelet start again.
 pub async fn allocated_pods(files: &dyn Files, dir: &Path) -> Loaded<AdmittedPods> {
-    read(files, &dir.join(ALLOCATED)).await
+    let mut loaded = read(files, &dir.join(ALLOCATED)).await;
+    if let Loaded::Valid(pods) = &mut loaded
+        && let Some(given) = actuated_pods(files, dir).await.valid()
+    {
+        pods.actuated = under_way(pods, given);
+    }
+    loaded
+}
+
+/// Of the pods whose containers were last given something else than what they are promised.
+fn under_way(promised: &AdmittedPods, given: AdmittedPods) -> BTreeMap<PodUid, Actuation> {
+    let mut under_way = BTreeMap::new();
+    for (uid, given) in given.pods {
+        let promise = promised.pods.get(&uid).map(Actuation::of);
+        let containers = given.containers.into_iter().map(|(name, resources)| {
+            let id = None;
+            (name, ActuatedContainer { id, resources })
+        });
+        let actuation = Actuation {
+            containers: containers.collect(),
+            pod: given.pod,
+        };
+        if promise.is_some_and(|promise| promise != actuation) {
+            under_way.insert(uid, actuation);
+        }
+    }
+    under_way
 }
 
 /// What the pods' containers were started with, from `<dir>/actuated_pods_state`.
@@ -84,14 +110,18 @@ fn decode(bytes: &[u8]) -> Result<AdmittedPods, Flaw> {
     });
     Ok(AdmittedPods {
         pods: pods.collect(),
+        ..AdmittedPods::default()
     })
 }
 
 fn encode(
     pods: &AdmittedPods,
-    entry: fn(&Allocation) -> Entry,
+    entry: impl Fn(&PodUid, &Allocation) -> Entry,
 ) -> Result<Vec<u8>, CheckpointError> {
-    let entries = pods.pods.iter().map(|(uid, a)| (uid.clone(), entry(a)));
+    let entries = pods
+        .pods
+        .iter()
+        .map(|(uid, a)| (uid.clone(), entry(uid, a)));
     let data = Data {
         entries: entries.collect(),
     };
@@ -112,25 +142,18 @@ fn allocated(allocation: &Allocation) -> Entry {
     }
 }
 
-/// A container without a limit of its own was started with the pod's.
-fn actuated(allocation: &Allocation) -> Entry {
-    let mut entry = allocated(allocation);
-    let of_pod = allocation.pod.as_ref().and_then(|p| p.limits.as_ref());
-    for container in entry.containers.iter_mut().flat_map(BTreeMap::values_mut) {
-        for resource in ["cpu", "memory"] {
-            let Some(limit) = of_pod.and_then(|limits| limits.get(resource)) else {
-                continue;
-            };
-            let limits = container.limits.get_or_insert_default();
-            let own = limits
-                .get(resource)
-                .and_then(|l| l.0.parse::<Quantity>().ok());
-            if own.is_none_or(Quantity::is_zero) {
-                limits.insert(resource.to_owned(), limit.clone());
-            }
-        }
+/// What a resize has not reached yet is as it was.
+fn actuated(allocation: &Allocation, actuation: Option<&Actuation>) -> Entry {
+    let mut actuated = Actuation::of(allocation);
+    if let Some(given) = actuation.cloned() {
+        actuated.containers.extend(given.containers);
+        actuated.pod = given.pod;
     }
-    entry
+    let containers = actuated.containers.into_iter();
+    Entry {
+        containers: Some(containers.map(|(name, c)| (name, c.resources)).collect()),
+        pod: actuated.pod,
+    }
 }
 
 /// Both files, kept as the kubelet would keep them.
@@ -157,10 +180,11 @@ impl KubeletRecord {
     /// Writes both. A crash between the two leaves two whole files, one of them a moment older.
     pub async fn save(&mut self, pods: &AdmittedPods) -> Result<Saved, CheckpointError> {
         let files = &*self.files;
-        let bytes = encode(pods, allocated)?;
+        let bytes = encode(pods, |_, a| allocated(a))?;
         let first = self.last_allocated.write(files, &self.allocated, &bytes);
         let first = first.await?;
-        let bytes = encode(pods, actuated)?;
+        let given = |uid: &PodUid, a: &Allocation| actuated(a, pods.actuated.get(uid));
+        let bytes = encode(pods, given)?;
         let second = self.last_actuated.write(files, &self.actuated, &bytes);
         match (first, second.await?) {
             (Saved::Unchanged, Saved::Unchanged) => Ok(Saved::Unchanged),

@@ -227,3 +227,23 @@ async fn dropped_at_any_point() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_must_know_waits_until_it_is_written() {
+    let world = World::new();
+    let saver = world.saver.clone().unwrap();
+    saver.saved().await;
+    world.refusing.store(true, Ordering::SeqCst);
+    world.set(1);
+    let waiting = tokio::spawn(async move { saver.saved().await });
+    sleep(Duration::from_secs(5)).await;
+    assert!(!waiting.is_finished());
+    world.refusing.store(false, Ordering::SeqCst);
+    waiting.await.unwrap();
+    assert_eq!(world.stands().await, Some(1));
+    // Nobody waits for a writer that is gone.
+    let saver = world.saver.clone().unwrap();
+    world.task.abort();
+    world.set(2);
+    saver.saved().await;
+}

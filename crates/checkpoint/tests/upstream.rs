@@ -11,6 +11,7 @@ use krablet_checkpoint::{AdmittedPods, Allocation, Loaded, Saved};
 use krablet_linux::Files;
 use krablet_linux::fake::MemoryFiles;
 use krablet_pod::api::Pod;
+use krablet_pod::{ActuatedContainer, Actuation};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -116,6 +117,37 @@ async fn both_files_are_written_in_the_kubelets_form() {
         Saved::Written
     );
     assert_eq!(data(&files, ALLOCATED), json!({}));
+}
+
+#[tokio::test]
+async fn a_resize_under_way_is_handed_over() {
+    let files = MemoryFiles::default();
+    let mut record = KubeletRecord::new(Arc::new(files.clone()), Path::new(DIR));
+    let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
+    let mut pods =
+        pods(json!({"containers": [{"name": "a", "resources": asks("2")}, {"name": "b"}]}));
+    let given = ActuatedContainer {
+        id: None,
+        resources: serde_json::from_value(asks("1")).unwrap(),
+    };
+    let given = Actuation {
+        containers: [("a".to_owned(), given)].into(),
+        pod: None,
+    };
+    pods.actuated.insert("pod1".into(), given);
+    record.save(&pods).await.unwrap();
+    let containers =
+        |name: &str| data(&files, name)["entries"]["pod1"]["ContainerResources"].clone();
+    assert_eq!(containers(ALLOCATED), json!({"a": asks("2"), "b": {}}));
+    assert_eq!(containers(ACTUATED), json!({"a": asks("1"), "b": {}}));
+    let read = allocated_pods(&files, Path::new(DIR))
+        .await
+        .valid()
+        .unwrap();
+    assert_eq!(read.pods, pods.pods);
+    let again = &read.actuated[&"pod1".into()].containers;
+    assert_eq!(again["a"], pods.actuated[&"pod1".into()].containers["a"]);
+    assert_eq!(again["b"], ActuatedContainer::default());
 }
 
 proptest! {

@@ -14,6 +14,7 @@ pub mod mirror;
 pub mod mono;
 pub mod patch;
 pub mod probe;
+pub mod resize;
 pub mod restart;
 pub mod start;
 pub mod status;

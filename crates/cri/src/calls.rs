@@ -61,6 +61,7 @@ calls! {
     RemovePodSandbox => "remove_podsandbox",
     PodSandboxStatus => "podsandbox_status",
     ListPodSandbox => "list_podsandbox",
+    UpdatePodSandboxResources => "update_podsandbox_resources",
     CreateContainer => "create_container",
     StartContainer => "start_container",
     StopContainer => "stop_container",
@@ -250,6 +251,6 @@ mod tests {
     fn names_are_the_interface_s() {
         assert_eq!(Call::RunPodSandbox.name(), "RunPodSandbox");
         assert_eq!(Call::RunPodSandbox.operation(), "run_podsandbox");
-        assert_eq!(Call::ALL.len(), 29);
+        assert_eq!(Call::ALL.len(), 30);
     }
 }

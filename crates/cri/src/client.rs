@@ -285,6 +285,19 @@ impl RuntimeService for RuntimeClient {
         Ok(answer.await?.items)
     }
 
+    async fn update_pod_sandbox_resources(
+        &self,
+        request: v1::UpdatePodSandboxResourcesRequest,
+    ) -> Result<()> {
+        let mut rpc = self.rpc();
+        let object = request.pod_sandbox_id.clone();
+        let call = |r| async move { rpc.update_pod_sandbox_resources(r).await };
+        self.caller
+            .call(Call::UpdatePodSandboxResources, &object, request, call)
+            .await?;
+        Ok(())
+    }
+
     async fn create_container(
         &self,
         sandbox_id: &str,

@@ -4,8 +4,8 @@
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
-use crate::Error;
 use crate::v1;
+use crate::{Code, Error};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -42,6 +42,15 @@ pub trait RuntimeService: Send + Sync {
         &self,
         filter: Option<v1::PodSandboxFilter>,
     ) -> Result<Vec<v1::PodSandbox>>;
+
+    /// Tells the runtime what a pod will be held to, before it is. `Unimplemented` on many runtimes.
+    async fn update_pod_sandbox_resources(
+        &self,
+        _request: v1::UpdatePodSandboxResourcesRequest,
+    ) -> Result<()> {
+        let call = "UpdatePodSandboxResources";
+        Err(Error::new(call, Code::Unimplemented, "not implemented"))
+    }
 
     async fn create_container(
         &self,

@@ -4,24 +4,28 @@ mod scrape;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use krablet_agent::AgentHandle;
 use krablet_config::KubeletConfiguration;
 use krablet_cri::CallLog;
 use krablet_events::Recorder;
-use krablet_identity::rotation::IdentityHandle;
+use krablet_identity::IdentityHandle;
 use krablet_linux::WallClock;
 use krablet_metrics::ProcessStats;
 use krablet_pod::PodRef;
 use krablet_pod::api::Pod;
 use krablet_server::NodeView;
+use krablet_stats::Storage;
 use tokio::sync::watch;
 
+use crate::stats::Figures;
+
 pub use scrape::Facts;
-use scrape::{CertificateNumbers, Moment};
+use scrape::{CertificateNumbers, Moment, ServingNumbers};
 
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 
@@ -33,6 +37,9 @@ pub struct AgentView {
     facts: Facts,
     /// The node's own certificate, if it has one.
     certificate: Option<IdentityHandle>,
+    /// The one it shows to others, once the cluster is asked for it.
+    serving: OnceLock<IdentityHandle>,
+    figures: Option<Arc<Figures>>,
     /// The sync loop must have turned within this time.
     turn_limit: Duration,
 }
@@ -54,6 +61,8 @@ impl AgentView {
             calls,
             facts,
             certificate: None,
+            serving: OnceLock::new(),
+            figures: None,
             turn_limit: (2 * sync).max(Duration::from_secs(300)),
         }
     }
@@ -72,8 +81,22 @@ impl AgentView {
             ..self
         }
     }
+
+    pub fn with_figures(self, figures: Arc<Figures>) -> Self {
+        Self {
+            figures: Some(figures),
+            ..self
+        }
+    }
+
+    /// What is counted of the certificate that the HTTPS port shows.
+    pub fn count_serving(&self, certificate: IdentityHandle) {
+        // There is one such port, and it is opened once.
+        let _ = self.serving.set(certificate);
+    }
 }
 
+#[async_trait]
 impl NodeView for AgentView {
     fn pods(&self) -> Vec<Pod> {
         let all = self.handle.desired.all().into_iter();
@@ -112,9 +135,15 @@ impl NodeView for AgentView {
         &CHECKS
     }
 
-    fn metrics(&self) -> String {
+    async fn metrics(&self) -> String {
+        let storage = match &self.figures {
+            Some(figures) => figures.storage().await,
+            None => Storage::default(),
+        };
         let mut moment = Moment::of(&self.handle, self.calls.snapshot(), self.clock.now());
         moment.certificate = self.certificate.as_ref().map(CertificateNumbers::of);
+        moment.serving = self.serving.get().map(ServingNumbers::of);
+        moment.storage = storage;
         scrape::metrics(&self.facts, &moment, &self.handle.metrics)
     }
 

@@ -2,6 +2,7 @@
 
 mod dbus;
 mod hierarchy;
+mod reading;
 mod settings;
 mod systemd;
 
@@ -12,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use krablet_pod::PodUid;
 use krablet_pod::cgroups::CgroupLimits;
 use krablet_pod::qos::QosClass;
+use krablet_pod::{ContainerId, PodUid};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::warn;
@@ -50,6 +51,18 @@ pub trait Cgroups: Send + Sync {
     /// Makes the pod's cgroup, or finds it, and gives it its limits. One that the kernel refuses is told
     /// in the log, for the others are better than none.
     async fn create(&self, uid: &PodUid, qos: QosClass, limits: &CgroupLimits) -> io::Result<()>;
+    /// What the pod's cgroup is held to now, of cpu and memory; what is not limited is not set. None if
+    /// pods have no cgroups.
+    async fn limits(&self, uid: &PodUid, qos: QosClass) -> io::Result<Option<CgroupLimits>>;
+    /// Gives the pod's cgroup other limits while it is in use.
+    async fn update(&self, uid: &PodUid, qos: QosClass, limits: &CgroupLimits) -> io::Result<()>;
+    /// Bytes the pod uses, or one of its containers. None if there is no such cgroup.
+    async fn memory_used(
+        &self,
+        uid: &PodUid,
+        qos: QosClass,
+        container: Option<&ContainerId>,
+    ) -> io::Result<Option<u64>>;
     /// Gives limits to the cgroup of all pods of a class. That of Guaranteed pods holds the others.
     async fn limit_class(&self, qos: QosClass, limits: &CgroupLimits) -> io::Result<()>;
     /// True if any hierarchy holds the pod's cgroup.
@@ -255,6 +268,38 @@ impl Cgroups for HostCgroups {
             true => self.make(self.names.pod(uid, qos), limits.clone()).await,
             false => Ok(()),
         }
+    }
+
+    async fn limits(&self, uid: &PodUid, qos: QosClass) -> io::Result<Option<CgroupLimits>> {
+        if !self.names.per_qos() {
+            return Ok(None);
+        }
+        let (version, hierarchies) = (self.version, self.hierarchies.clone());
+        let name = self.names.pod(uid, qos);
+        blocking(move || reading::limits(version, &hierarchies, &name).map(Some)).await
+    }
+
+    async fn update(&self, uid: &PodUid, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {
+        match self.names.per_qos() {
+            true => self.set(self.names.pod(uid, qos), limits.clone()).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn memory_used(
+        &self,
+        uid: &PodUid,
+        qos: QosClass,
+        container: Option<&ContainerId>,
+    ) -> io::Result<Option<u64>> {
+        if !self.names.per_qos() {
+            return Ok(None);
+        }
+        let (version, hierarchies) = (self.version, self.hierarchies.clone());
+        let name = self.names.pod(uid, qos);
+        let container = container.cloned();
+        blocking(move || reading::memory_used(version, &hierarchies, &name, container.as_ref()))
+            .await
     }
 
     async fn limit_class(&self, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {

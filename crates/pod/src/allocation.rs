@@ -1,13 +1,15 @@
 //! Which pods a node has let in, and with which resources: the promise that is kept over restarts.
+//! Beside it stands what the containers were last given, where a resize has made the two differ.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::PodUid;
-use crate::api::{Pod, ResourceRequirements};
+use crate::api::{Container, Pod, ResourceRequirements};
 use crate::containers;
+use crate::resources::{parse, with_pod_limits};
+use crate::{ContainerId, PodUid};
 
 /// The resources a pod was let in with. A spec changed later does not change them by itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -36,10 +38,23 @@ impl Allocation {
         }
     }
 
+    /// Whether a pod's spec asks for exactly this, however it writes the amounts.
+    pub fn is_of(&self, pod: &Pod) -> bool {
+        let Some(spec) = pod.spec.as_ref() else {
+            return true;
+        };
+        let own = |c: &Container| {
+            let allocated = self.containers.get(&c.name);
+            allocated.is_none_or(|a| same(Some(a), c.resources.as_ref()))
+        };
+        same(self.pod.as_ref(), spec.resources.as_ref())
+            && containers::all(spec).all(|c| own(c.container))
+    }
+
     /// The pod with these resources in the place of its spec's. Containers not known here keep
     /// their own.
     pub fn applied<'a>(&self, pod: &'a Pod) -> Cow<'a, Pod> {
-        if *self == Self::of(pod) || pod.spec.is_none() {
+        if self.is_of(pod) {
             return Cow::Borrowed(pod);
         }
         let mut pod = pod.clone();
@@ -56,18 +71,91 @@ impl Allocation {
     }
 }
 
+/// No list is as good as an empty one, and `1000m` as good as `1`.
+fn same(a: Option<&ResourceRequirements>, b: Option<&ResourceRequirements>) -> bool {
+    if a == b {
+        return true;
+    }
+    let lists = |r: Option<&ResourceRequirements>| {
+        let requests = r.and_then(|r| r.requests.as_ref());
+        let limits = r.and_then(|r| r.limits.as_ref());
+        (parse(requests), parse(limits))
+    };
+    lists(a) == lists(b)
+}
+
+/// What a resized pod and its containers were last given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Actuation {
+    /// By the container's name; limits of the pod stand where a container has none.
+    #[serde(default)]
+    pub containers: BTreeMap<String, ActuatedContainer>,
+    /// What is set for the pod as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<ResourceRequirements>,
+}
+
+impl Actuation {
+    /// Of a pod that was given what it was promised.
+    pub fn of(allocation: &Allocation) -> Self {
+        let containers = allocation.containers.iter().map(|(name, own)| {
+            let resources = with_pod_limits(own, allocation.pod.as_ref());
+            (
+                name.clone(),
+                ActuatedContainer {
+                    id: None,
+                    resources,
+                },
+            )
+        });
+        Self {
+            containers: containers.collect(),
+            pod: allocation.pod.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ActuatedContainer {
+    /// The instance that was resized while it ran; of others their own annotation knows better.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<ContainerId>,
+    #[serde(default)]
+    pub resources: ResourceRequirements,
+}
+
 /// Every pod let in and not yet gone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AdmittedPods {
     #[serde(default)]
     pub pods: BTreeMap<PodUid, Allocation>,
+    /// Of pods that were resized. Those of all others are what they were let in with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub actuated: BTreeMap<PodUid, Actuation>,
 }
 
 impl AdmittedPods {
     /// Adds what another record knows; where both know a pod, the other is right.
     pub fn absorb(&mut self, other: AdmittedPods) {
+        for (uid, theirs) in other.actuated {
+            let ours = self.actuated.remove(&uid);
+            self.actuated.insert(uid, absorbed(ours, theirs));
+        }
         self.pods.extend(other.pods);
     }
+}
+
+/// The other record does not know which instance was given what: where it says the same, ours does.
+fn absorbed(ours: Option<Actuation>, mut theirs: Actuation) -> Actuation {
+    let known = ours.map(|o| o.containers).unwrap_or_default();
+    for (name, container) in known {
+        if let Some(told) = theirs.containers.get_mut(&name)
+            && same(Some(&told.resources), Some(&container.resources))
+        {
+            told.id = container.id;
+        }
+    }
+    theirs
 }
 
 #[cfg(test)]
@@ -97,6 +185,20 @@ mod tests {
     }
 
     #[test]
+    fn the_same_amounts_in_other_words() {
+        let allocation = Allocation::of(&pod("1"));
+        assert!(allocation.is_of(&pod("1000m")));
+        assert!(!allocation.is_of(&pod("1001m")));
+        let mut without = pod("1");
+        without.spec.as_mut().unwrap().containers[1].resources = Some(Default::default());
+        assert!(allocation.is_of(&without));
+        without.spec.as_mut().unwrap().resources = Some(Default::default());
+        assert!(allocation.is_of(&without));
+        without.spec.as_mut().unwrap().containers[0].resources = None;
+        assert!(!allocation.is_of(&without));
+    }
+
+    #[test]
     fn a_container_it_does_not_know_keeps_its_own() {
         let mut allocation = Allocation::of(&pod("1"));
         allocation.containers.remove("a");
@@ -123,5 +225,28 @@ mod tests {
         ours.absorb(other);
         assert_eq!(ours.pods[&PodUid::from("u2")], Allocation::of(&pod("2")));
         assert_eq!(ours.pods.len(), 2);
+    }
+
+    #[test]
+    fn which_instance_was_resized_is_not_forgotten() {
+        let given = |id: Option<&str>, cpu: &str| Actuation {
+            containers: [(
+                "a".to_owned(),
+                ActuatedContainer {
+                    id: id.map(ContainerId::from),
+                    resources: Allocation::of(&pod(cpu)).containers["a"].clone(),
+                },
+            )]
+            .into(),
+            pod: None,
+        };
+        for (theirs, id) in [("1000m", Some("c1")), ("2", None)] {
+            let mut ours = AdmittedPods::default();
+            ours.actuated.insert("u".into(), given(Some("c1"), "1"));
+            let mut other = AdmittedPods::default();
+            other.actuated.insert("u".into(), given(None, theirs));
+            ours.absorb(other);
+            assert_eq!(ours.actuated[&PodUid::from("u")], given(id, theirs));
+        }
     }
 }

@@ -12,5 +12,7 @@ pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationM
 pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
 pub const PRE_STOP_HANDLER: &str = "io.kubernetes.container.preStopHandler";
 pub const CONTAINER_PORTS: &str = "io.kubernetes.container.ports";
+/// What the instance was started with, as JSON: krablet's own, a kubelet passes over it.
+pub const CONTAINER_RESOURCES: &str = "io.krablet.container.resources";
 pub const POD_DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
 pub const POD_TERMINATION_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";

@@ -15,7 +15,7 @@ pub mod qos;
 pub mod quantity;
 pub mod resources;
 
-pub use allocation::{AdmittedPods, Allocation};
+pub use allocation::{ActuatedContainer, Actuation, AdmittedPods, Allocation};
 pub use identity::{ContainerId, FullName, PodRef, PodUid, SandboxId, Ticket};
 pub use k8s_openapi::api::core::v1 as api;
 pub use quantity::Quantity;

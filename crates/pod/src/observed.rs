@@ -25,6 +25,8 @@ pub struct ContainerMemory {
     pub pre_stop: Option<String>,
     /// JSON of the container ports (named ports of HTTP hooks).
     pub ports: Option<String>,
+    /// JSON of the resources the instance was started with.
+    pub resources: Option<String>,
     pub deletion_grace_seconds: Option<i64>,
     pub termination_grace_seconds: Option<i64>,
 }
@@ -41,6 +43,26 @@ pub struct ContainerExit {
     /// Unix nanoseconds; 0 when the container never started.
     pub started_at: i64,
     pub finished_at: i64,
+}
+
+/// Whom a container's first process was started as.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerUser {
+    pub uid: i64,
+    pub gid: i64,
+    pub supplemental_groups: Vec<i64>,
+}
+
+/// What a runtime says a container is held to, in the kernel's numbers; 0 for what it does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeResources {
+    /// Microseconds.
+    pub cpu_period: i64,
+    /// Microseconds; -1 for as much as there is.
+    pub cpu_quota: i64,
+    pub cpu_shares: i64,
+    /// Bytes.
+    pub memory_limit: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +83,10 @@ pub struct ObservedContainer {
     pub image: Arc<str>,
     /// The resolved image reference (`image@digest`) or id.
     pub image_ref: Arc<str>,
+    /// None where the runtime does not tell.
+    pub user: Option<ContainerUser>,
+    /// None where the runtime does not tell.
+    pub resources: Option<RuntimeResources>,
     pub memory: ContainerMemory,
     /// Log file on the host.
     pub log_path: String,

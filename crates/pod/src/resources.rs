@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use crate::Quantity;
-use crate::api::{Container, ContainerStatus, Pod, PodSpec};
+use crate::api::{Container, ContainerStatus, Pod, PodSpec, ResourceRequirements};
 use crate::containers::{init_containers, is_sidecar, statuses};
 
 pub type ApiList = BTreeMap<String, ApiQuantity>;
@@ -167,6 +167,28 @@ pub fn pod_level_requests(pod: &Pod, from_status: bool) -> Amounts {
     }
     amounts.retain(|name, _| is_pod_level_resource(name));
     amounts
+}
+
+/// A container's resources, with the pod's limits of cpu and memory where it has none of its own:
+/// what it is started with.
+pub fn with_pod_limits(
+    own: &ResourceRequirements,
+    pod: Option<&ResourceRequirements>,
+) -> ResourceRequirements {
+    let mut effective = own.clone();
+    let of_pod = pod.and_then(|p| p.limits.as_ref());
+    for resource in ["cpu", "memory"] {
+        let Some(limit) = of_pod.and_then(|limits| limits.get(resource)) else {
+            continue;
+        };
+        let limits = effective.limits.get_or_insert_default();
+        let own = limits.get(resource);
+        let own = own.and_then(|l| l.0.parse::<Quantity>().ok());
+        if own.is_none_or(Quantity::is_zero) {
+            limits.insert(resource.to_owned(), limit.clone());
+        }
+    }
+    effective
 }
 
 /// The numbers of a list; what is no quantity is left out.

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use krablet_pod::api::{Container, Pod};
+use krablet_core::resize;
+use krablet_pod::api::{Container, Pod, ResourceRequirements};
 use krablet_pod::{PodRef, hash, labels};
 
 fn identity(pod: &PodRef) -> [(&'static str, &str); 3] {
@@ -47,6 +48,13 @@ pub(crate) fn container_annotations(
     };
     put(labels::CONTAINER_HASH, hash::container_hash_text(container));
     put(labels::CONTAINER_RESTART_COUNT, restart_count.to_string());
+    let given = resize::started_with(pod, container);
+    // Plain data, too. Where it is empty nothing has to be remembered.
+    if given != ResourceRequirements::default()
+        && let Ok(json) = serde_json::to_string(&given)
+    {
+        put(labels::CONTAINER_RESOURCES, json);
+    }
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     put(
         labels::TERMINATION_MESSAGE_PATH,

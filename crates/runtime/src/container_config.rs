@@ -9,7 +9,7 @@ use crate::config::RuntimeConfig;
 use crate::env::Envs;
 use crate::expand::expand;
 use crate::resources::container_resources;
-use crate::security::{ImageUser, NodeSecurity, breaks_non_root, container_context};
+use crate::security::{ImageUser, NodeSecurity, breaks_non_root, container_context, join_groups};
 
 /// Everything that was found out for this instance.
 pub(crate) struct ContainerInputs<'a> {
@@ -129,11 +129,7 @@ fn linux_config(
 /// In these groups too.
 fn in_groups(mut linux: v1::LinuxContainerConfig, groups: &[i64]) -> v1::LinuxContainerConfig {
     if let Some(context) = &mut linux.security_context {
-        for group in groups {
-            if !context.supplemental_groups.contains(group) {
-                context.supplemental_groups.push(*group);
-            }
-        }
+        join_groups(&mut context.supplemental_groups, groups);
     }
     linux
 }

@@ -35,6 +35,8 @@ pub enum RuntimeError {
         reason: &'static str,
         message: String,
     },
+    #[error("failed to \"ResizePodInPlace\" for {pod:?} with ResizePodInPlaceError: {message:?}")]
+    Resize { pod: String, message: String },
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
 }

@@ -10,7 +10,7 @@ use crate::annotations::{sandbox_annotations, sandbox_labels};
 use crate::config::RuntimeConfig;
 use crate::hostname::{kernel_hostname, pod_hostname};
 use crate::resources::{overhead, sandbox_resources};
-use crate::security::{is_host_network, sandbox_context};
+use crate::security::{is_host_network, join_groups, sandbox_context};
 
 /// What the spec alone does not tell.
 pub(crate) struct SandboxInputs<'a> {
@@ -20,6 +20,8 @@ pub(crate) struct SandboxInputs<'a> {
     pub dns: v1::DnsConfig,
     /// The pod's own users; none for those of the node.
     pub users: Option<v1::UserNamespace>,
+    /// Groups that the pod's volumes ask for.
+    pub volume_groups: Vec<i64>,
     pub config: &'a RuntimeConfig,
 }
 
@@ -35,6 +37,10 @@ pub(crate) fn sandbox_config(inputs: SandboxInputs<'_>) -> Result<v1::PodSandbox
         }
     };
     let mut security_context = sandbox_context(pod)?;
+    join_groups(
+        &mut security_context.supplemental_groups,
+        &inputs.volume_groups,
+    );
     if let Some(options) = &mut security_context.namespace_options {
         options.userns_options = inputs.users;
     }
@@ -143,6 +149,7 @@ mod tests {
             cgroup_parent: "/kubepods/podu",
             dns: v1::DnsConfig::default(),
             users: None,
+            volume_groups: vec![77, 8],
             config: &config(),
         })
         .unwrap()
@@ -167,6 +174,20 @@ mod tests {
             ..PodSpec::default()
         }));
         assert_eq!(got.hostname, "");
+    }
+
+    #[test]
+    fn groups_of_volumes_count_once() {
+        let got = build(&pod(PodSpec {
+            security_context: Some(PodSecurityContext {
+                fs_group: Some(7),
+                supplemental_groups: Some(vec![8]),
+                ..PodSecurityContext::default()
+            }),
+            ..PodSpec::default()
+        }));
+        let context = got.linux.unwrap().security_context.unwrap();
+        assert_eq!(context.supplemental_groups, [7, 8, 77]);
     }
 
     #[test]

@@ -222,6 +222,15 @@ fn groups(context: Option<&PodSecurityContext>) -> Vec<i64> {
     context.fs_group.into_iter().chain(more).collect()
 }
 
+/// Each group counts once.
+pub(crate) fn join_groups(groups: &mut Vec<i64>, more: &[i64]) {
+    for group in more {
+        if !groups.contains(group) {
+            groups.push(*group);
+        }
+    }
+}
+
 fn groups_policy(context: Option<&PodSecurityContext>) -> Result<i32, String> {
     let policy = context.and_then(|c| c.supplemental_groups_policy.as_deref());
     match policy {

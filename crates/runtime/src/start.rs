@@ -9,6 +9,7 @@ use std::path::Path;
 use krablet_core::Mono;
 use krablet_core::actions::KillReason;
 use krablet_core::backoff::{Backoff, restart_event, restart_message};
+use krablet_core::resize;
 use krablet_core::restart::{count_from_log_names, next_restart_count};
 use krablet_core::start::{self, StartError};
 use krablet_cri::v1;
@@ -16,7 +17,7 @@ use krablet_events::{Subject, reason};
 use krablet_pod::api::{Container, Pod};
 use krablet_pod::containers::ContainerKind;
 use krablet_pod::observed::{ContainerState, ObservedPod};
-use krablet_pod::{ContainerId, PodRef, SandboxId, hash, paths};
+use krablet_pod::{ActuatedContainer, ContainerId, PodRef, SandboxId, hash, paths};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Paths;
@@ -57,6 +58,8 @@ pub(crate) struct PodStart<'a> {
     pub gate: GateHold,
     /// The runtime was asked to change something.
     pub acted: bool,
+    /// Instances that were made, with what they were given.
+    pub started: Vec<(String, ActuatedContainer)>,
 }
 
 pub(crate) struct Starting<'a> {
@@ -481,6 +484,11 @@ impl PodRuntime {
             }
         };
         recorder.normal(subject.clone(), reason::CREATED, "Container created");
+        let given = ActuatedContainer {
+            id: Some(id.clone()),
+            resources: resize::started_with(pod.pod, what.container),
+        };
+        pod.started.push((what.container.name.clone(), given));
         if let Err(error) = runtime.start_container(id.as_str()).await {
             // An id in the text would make every event a new one.
             let name = &what.container.name;
@@ -581,15 +589,11 @@ async fn write_if_changed(
     {
         return Ok(());
     }
-    let written = files
-        .write_atomic(path, bytes, hosts::HOSTS_FILE_MODE)
-        .await;
+    let written = files.write_whole(path, bytes, hosts::HOSTS_FILE_MODE).await;
     match (written, path.parent()) {
         (Err(e), Some(dir)) if e.kind() == io::ErrorKind::NotFound => {
             files.create_dir_all(dir, POD_DIR_MODE).await?;
-            files
-                .write_atomic(path, bytes, hosts::HOSTS_FILE_MODE)
-                .await
+            files.write_whole(path, bytes, hosts::HOSTS_FILE_MODE).await
         }
         (written, _) => written,
     }

@@ -29,6 +29,7 @@ use crate::images::{PullPolicy, with_default_tag};
 use crate::kill::KillCause;
 use crate::mounts::VolumeSource;
 use crate::pod_runtime::PodRuntime;
+use crate::resize::{Resized, Sizes};
 use crate::sandbox_config::{SandboxInputs, sandbox_config};
 use crate::security::is_host_network;
 use crate::start::{PodStart, StartFailure, Starting, Stopped};
@@ -46,6 +47,7 @@ pub struct SyncInputs<'a> {
     pub volumes: &'a [VolumeSource],
     /// The pod's cgroup, in the form the runtime's driver wants.
     pub cgroup_parent: &'a str,
+    pub sizes: Sizes<'a>,
     /// Called once a new sandbox is there, with the pod's addresses: containers may follow much
     /// later, if their images have to be pulled.
     pub on_sandbox_ready: &'a (dyn Fn(&[String]) + Send + Sync),
@@ -72,10 +74,11 @@ pub struct SyncOutcome {
     pub restart_all: bool,
     /// Given up on request; what it did not come to is left undone.
     pub cancelled: bool,
+    pub resized: Resized,
 }
 
 impl SyncOutcome {
-    fn fail(&mut self, error: RuntimeError) {
+    pub(crate) fn fail(&mut self, error: RuntimeError) {
         self.error.get_or_insert(error);
     }
 
@@ -134,10 +137,18 @@ impl PodRuntime {
             verdicts: inputs.verdicts,
             rules_enabled: self.inner.config.restart_rules,
             restart_all_enabled: self.inner.config.restart_all,
+            actuated: inputs.sizes.actuated,
         });
         let newest_ready = inputs.observed.sandboxes.first().is_some_and(|s| s.ready);
         out.sandbox_ready = newest_ready && !actions.kill_pod;
         self.take_down(&inputs, &actions, out).await?;
+        if !actions.resizes.is_empty() {
+            if inputs.cancel.is_cancelled() {
+                out.cancelled = true;
+                return Ok(());
+            }
+            self.resize(&inputs, &actions, out).await;
+        }
         if !actions.create_sandbox && !actions.starts_anything() {
             return Ok(());
         }
@@ -166,9 +177,11 @@ impl PodRuntime {
             identity: self.pull_identity(inputs.pod).await,
             gate,
             acted: out.acted,
+            started: Vec::new(),
         };
         self.start_all(&mut pod, &work, inputs.cancel, out).await;
         out.acted = pod.acted;
+        out.resized.containers.extend(pod.started);
         Ok(())
     }
 
@@ -376,6 +389,7 @@ impl PodRuntime {
             cgroup_parent: inputs.cgroup_parent,
             dns,
             users: self.user_namespace(inputs.pod).await?,
+            volume_groups: inputs.volumes.iter().filter_map(|v| v.group).collect(),
             config,
         })?;
         Ok((sandbox, warnings))

@@ -38,6 +38,8 @@ mutations! {
     NoisyEvents => "noisy-events",
     /// Removing a cgroup pretends to succeed.
     LeakCgroup => "leak-cgroup",
+    /// Giving a container other resources pretends to succeed.
+    SkipResize => "skip-resize",
     /// A killed agent lives on.
     Zombie => "zombie",
     /// The API server does not heed which UID is meant.

@@ -28,7 +28,7 @@ use krablet_pod::cgroups::CgroupLimits;
 use krablet_pod::marks::PodSource;
 use krablet_pod::paths::{self, RootDir};
 use krablet_pod::qos::QosClass;
-use krablet_pod::{PodUid, Quantity};
+use krablet_pod::{ContainerId, PodUid, Quantity};
 use krablet_runtime::rotation::RotationConfig;
 use krablet_runtime::{
     DnsSettings, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings, RuntimeConfig,
@@ -213,6 +213,23 @@ impl Cgroups for SimCgroups {
 
     async fn create(&self, uid: &PodUid, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {
         self.cgroups.create(uid, qos, limits).await
+    }
+
+    async fn limits(&self, uid: &PodUid, qos: QosClass) -> io::Result<Option<CgroupLimits>> {
+        self.cgroups.limits(uid, qos).await
+    }
+
+    async fn update(&self, uid: &PodUid, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {
+        self.cgroups.update(uid, qos, limits).await
+    }
+
+    async fn memory_used(
+        &self,
+        uid: &PodUid,
+        qos: QosClass,
+        container: Option<&ContainerId>,
+    ) -> io::Result<Option<u64>> {
+        self.cgroups.memory_used(uid, qos, container).await
     }
 
     async fn limit_class(&self, qos: QosClass, limits: &CgroupLimits) -> io::Result<()> {

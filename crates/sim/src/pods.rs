@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use krablet_pod::api::{
-    ConfigMapVolumeSource, Container, EmptyDirVolumeSource, ExecAction, HTTPGetAction, Lifecycle,
-    LifecycleHandler, Pod, PodSpec, Probe, SecretVolumeSource, SleepAction, TCPSocketAction,
-    Volume, VolumeMount,
+    ConfigMapVolumeSource, Container, ContainerResizePolicy, EmptyDirVolumeSource, ExecAction,
+    HTTPGetAction, Lifecycle, LifecycleHandler, Pod, PodSpec, Probe, ResourceRequirements,
+    SecretVolumeSource, SleepAction, TCPSocketAction, Volume, VolumeMount,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -39,7 +40,7 @@ pub(crate) fn draw(dice: &mut StdRng, name: &str, variant: u32) -> Pod {
         let at = dice.random_range(0..=init.len());
         init.insert(at, sidecar);
     }
-    let regular = (0..dice.random_range(1..=2))
+    let regular: Vec<Container> = (0..dice.random_range(1..=2))
         .map(|i| {
             // What always runs again must be able to stay.
             let image = match policy {
@@ -52,6 +53,13 @@ pub(crate) fn draw(dice: &mut StdRng, name: &str, variant: u32) -> Pod {
             container
         })
         .collect();
+    let mut regular = regular;
+    if dice.random_bool(0.75) {
+        for container in init.iter_mut().chain(&mut regular) {
+            container.resources = Some(resources(dice));
+            container.resize_policy = resize_policy(dice);
+        }
+    }
     pod.spec = Some(PodSpec {
         containers: regular,
         init_containers: Some(init).filter(|i| !i.is_empty()),
@@ -203,6 +211,49 @@ fn add_hooks(dice: &mut StdRng, container: &mut Container) {
         pre_stop: Some(hook()),
         ..Lifecycle::default()
     });
+}
+
+/// Always less asked for than may be used: the class of a pod never changes.
+fn resources(dice: &mut StdRng) -> ResourceRequirements {
+    let mut list = |milli: i64, mebibytes: i64| {
+        let cpu = milli + dice.random_range(0..8) * 10;
+        let memory = mebibytes + dice.random_range(0..8);
+        let amounts = [
+            ("cpu", format!("{cpu}m")),
+            ("memory", format!("{memory}Mi")),
+        ];
+        let amounts = amounts.map(|(name, amount)| (name.to_owned(), Quantity(amount)));
+        Some(BTreeMap::from(amounts))
+    };
+    ResourceRequirements {
+        requests: list(100, 16),
+        limits: list(500, 64),
+        ..ResourceRequirements::default()
+    }
+}
+
+fn resize_policy(dice: &mut StdRng) -> Option<Vec<ContainerResizePolicy>> {
+    let policy = ContainerResizePolicy {
+        resource_name: pick(dice, &["cpu", "memory"]).to_string(),
+        restart_policy: "RestartContainer".to_owned(),
+    };
+    dice.random_bool(0.3).then(|| vec![policy])
+}
+
+/// The same pod, if it asks for anything, with other resources for some of its containers.
+pub(crate) fn resized(dice: &mut StdRng, pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    let sized = |spec: &&mut PodSpec| spec.containers.iter().all(|c| c.resources.is_some());
+    if let Some(spec) = pod.spec.as_mut().filter(sized) {
+        let sidecars = spec.init_containers.iter_mut().flatten();
+        let sidecars = sidecars.filter(|c| c.restart_policy.is_some());
+        for container in sidecars.chain(&mut spec.containers) {
+            if dice.random_bool(0.6) {
+                container.resources = Some(resources(dice));
+            }
+        }
+    }
+    pod
 }
 
 /// The same pod with another image in one of its containers: the container is to be restarted.

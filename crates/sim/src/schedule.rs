@@ -225,6 +225,7 @@ impl Schedule {
                 }
             }
             Action::Bind(n) => self.bind(n),
+            Action::Resize(n) => self.resize(n),
             Action::Delete(n) => self.delete(n),
             Action::ForceDelete(n) => self.remove(PodSource::Api, &bound_name(n)),
             Action::KillAgent => self.kill_agent().await?,
@@ -256,6 +257,7 @@ impl Schedule {
     fn act_on_server(&mut self, server: &ApiServer, action: Action) -> bool {
         match action {
             Action::Bind(n) => self.bind_object(server, n),
+            Action::Resize(n) => self.resize_object(server, n),
             Action::Delete(n) => {
                 let grace = [0, 1, 5, 30][self.dice.random_range(0..4)];
                 self.delete_object(server, n, grace);
@@ -316,6 +318,17 @@ impl Schedule {
             self.world.lock().laws.unwant(&uid);
         }
         self.want(PodSource::File, pod);
+    }
+
+    fn resize(&mut self, n: usize) {
+        match self.wanted.get(PodSource::Api, &bound_name(n)) {
+            Some(pod) if pod.metadata.deletion_timestamp.is_some() => {}
+            Some(pod) => {
+                let changed = pods::resized(&mut self.dice, &pod);
+                self.want(PodSource::Api, Arc::new(changed));
+            }
+            None => self.bind(n),
+        }
     }
 
     fn bind(&mut self, n: usize) {

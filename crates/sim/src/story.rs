@@ -15,6 +15,8 @@ pub(crate) enum Action {
     Rewrite(usize),
     /// A pod from the API server: appears, or its image changes.
     Bind(usize),
+    /// It is to have other resources.
+    Resize(usize),
     /// Deletion with grace is requested.
     Delete(usize),
     /// Gone from the API server without having ended.
@@ -111,7 +113,7 @@ impl Story {
 fn action(dice: &mut StdRng) -> Action {
     let manifest = dice.random_range(0..STATIC_NAMES);
     let bound = dice.random_range(0..API_NAMES);
-    match dice.random_range(0..20) {
+    match dice.random_range(0..23) {
         0..=3 => Action::WriteManifest(manifest),
         4 | 5 => Action::RemoveManifest(manifest),
         6 => Action::Rewrite(manifest),
@@ -126,6 +128,7 @@ fn action(dice: &mut StdRng) -> Action {
             false => Action::Reboot,
         },
         18 => Action::CutEvents,
+        19..=21 => Action::Resize(bound),
         _ => {
             let far = [2, 60, 4000][dice.random_range(0..3)];
             Action::StepClock(SignedDuration::from_secs(dice.random_range(-far..=far)))
@@ -136,7 +139,7 @@ fn action(dice: &mut StdRng) -> Action {
 fn server_action(dice: &mut StdRng) -> Action {
     let manifest = dice.random_range(0..STATIC_NAMES);
     let bound = dice.random_range(0..API_NAMES);
-    match dice.random_range(0..16) {
+    match dice.random_range(0..19) {
         0..=3 => Action::Bind(bound),
         4..=6 => Action::Delete(bound),
         7 => Action::ForceDelete(bound),
@@ -145,6 +148,7 @@ fn server_action(dice: &mut StdRng) -> Action {
         11 => Action::Meddle(bound),
         12 | 13 => Action::ServerDown(Duration::from_millis(dice.random_range(100..40_000))),
         14 => Action::CutWatches,
+        15..=17 => Action::Resize(bound),
         _ => Action::ForgetHistory,
     }
 }

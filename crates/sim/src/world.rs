@@ -402,8 +402,12 @@ impl Weather for World {
         i32::from(!inner.calm && inner.dice.random_bool(fails))
     }
 
-    fn pretends(&self, _call: &str) -> bool {
-        self.lock().mutation == Some(Mutation::SkipKill)
+    fn pretends(&self, call: &str) -> bool {
+        match self.lock().mutation {
+            Some(Mutation::SkipKill) => call != "UpdateContainerResources",
+            Some(Mutation::SkipResize) => call == "UpdateContainerResources",
+            _ => false,
+        }
     }
 
     fn show_list(&self, _machine: &Machine, listed: &mut Vec<v1::Container>) {

@@ -62,6 +62,7 @@ fn what_is_broken_on_purpose_is_noticed() {
             (Mutation::StaleStatus, Law::NoStatusBack),
             (Mutation::NoisyEvents, Law::Quiet),
             (Mutation::LeakCgroup, Law::Converges),
+            (Mutation::SkipResize, Law::Converges),
             (Mutation::Zombie, Law::DeadIsDead),
         ],
     );

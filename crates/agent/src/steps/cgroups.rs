@@ -11,6 +11,7 @@ use krablet_pod::api::Pod;
 use krablet_pod::cgroups::CgroupLimits;
 use krablet_pod::qos::QosClass;
 use krablet_pod::{PodRef, PodUid};
+use krablet_runtime::PodCgroup;
 use tokio::sync::Mutex;
 use tracing::warn;
 
@@ -41,6 +42,12 @@ impl PodCgroups {
 
     pub(crate) fn parent(&self, uid: &PodUid, qos: QosClass) -> String {
         self.cgroups.cgroup_parent(uid, qos)
+    }
+
+    /// The cgroup of one pod.
+    pub(super) fn of_pod<'a>(&'a self, uid: &'a PodUid, qos: QosClass) -> PodCgroup<'a> {
+        let cgroups = &*self.cgroups;
+        PodCgroup { cgroups, uid, qos }
     }
 
     async fn create(&self, pod: &Pod, uid: &PodUid, qos: QosClass) -> io::Result<()> {
@@ -102,10 +109,10 @@ impl Steps {
         removed.is_ok()
     }
 
-    async fn weigh_classes(&self) {
+    pub(super) async fn weigh_classes(&self) {
         let parts = &self.parts;
         let active = || {
-            let mut pods = parts.desired.all();
+            let mut pods = parts.desired.all_allocated();
             pods.retain(|pod| {
                 let uid = PodRef::of(pod).uid;
                 let status = parts.status.status(&uid);

@@ -105,7 +105,11 @@ impl<'a> Sync<'a> {
                 self.actions.init_to_start.push(i);
                 Step::Onward
             }
-            (ContainerState::Running, false) => Step::Onward,
+            (ContainerState::Running, false) => {
+                // One that may not be updated in place has what it was started with until it ends.
+                self.keep_or_resize(container, seen);
+                Step::Onward
+            }
             (ContainerState::Running, true) => {
                 self.running_sidecar(i, container, seen, past_frontier)
             }
@@ -176,6 +180,9 @@ impl<'a> Sync<'a> {
         {
             let message = format!("Init container {name} failed liveness probe");
             self.restart_sidecar(i, seen, message, KillReason::LivenessProbe);
+        } else if !self.keep_or_resize(container, seen) {
+            self.restart_resized(container, seen, ContainerKind::Init);
+            self.actions.init_to_start.push(i);
         }
         step
     }

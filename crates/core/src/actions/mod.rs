@@ -1,10 +1,12 @@
 //! What one sync of a pod does in the runtime, from its spec and what was seen of it.
 //!
 //! Order of work, for whoever carries the actions out: kill the pod or the listed containers;
-//! remove what must not come to life again; trim finished init containers; make the sandbox; start
-//! ephemeral, init and regular containers. A failed kill or removal ends the sync.
+//! remove what must not come to life again; trim finished init containers; make the sandbox; resize
+//! what runs and the pod's cgroup; start ephemeral, init and regular containers. A failed kill or removal
+//! ends the sync, a failed resize does not.
 
 mod init;
+mod resizes;
 mod sandbox;
 #[cfg(test)]
 pub(crate) mod testkit;
@@ -17,9 +19,10 @@ use krablet_pod::api::{Container, Pod, PodSpec};
 use krablet_pod::containers::{self, ContainerKind};
 use krablet_pod::hash::container_hash_text;
 use krablet_pod::observed::{ContainerState, ObservedContainer, ObservedPod};
-use krablet_pod::{ContainerId, SandboxId};
+use krablet_pod::{Actuation, ContainerId, SandboxId};
 
 use crate::probe::{ContainerVerdicts, Verdict, Verdicts};
+use crate::resize::PodResizes;
 use crate::restart::{self, RestartGates, current_instance};
 
 pub use sandbox::{SandboxNeed, sandbox_need};
@@ -33,6 +36,9 @@ pub struct ActionInputs<'a> {
     pub rules_enabled: bool,
     /// Feature gate `RestartAllContainersOnContainerExits`.
     pub restart_all_enabled: bool,
+    /// What the pod's containers were last given, if it was ever resized. The pod itself carries what
+    /// they are promised.
+    pub actuated: Option<&'a Actuation>,
 }
 
 /// Why a container is stopped; decides whose grace period counts.
@@ -80,7 +86,7 @@ pub enum RemoveReason {
     NeverStarted,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodActions {
     /// Stop every container that runs or may run, and every sandbox; `to_kill` is empty then.
     pub kill_pod: bool,
@@ -101,6 +107,8 @@ pub struct PodActions {
     pub to_remove: Vec<ContainerToRemove>,
     /// Finished init containers to remove with their logs; a failure here changes nothing.
     pub init_to_trim: Vec<ContainerId>,
+    /// Before anything is started.
+    pub resizes: PodResizes,
 }
 
 impl PodActions {
@@ -121,6 +129,7 @@ impl PodActions {
             || !self.to_kill.is_empty()
             || !self.to_remove.is_empty()
             || !self.init_to_trim.is_empty()
+            || !self.resizes.is_empty()
             || (self.kill_pod && observed.is_alive());
         !pending
     }
@@ -140,6 +149,7 @@ pub fn compute_pod_actions(inputs: &ActionInputs<'_>) -> PodActions {
             rules: inputs.rules_enabled,
             restart_all: inputs.restart_all_enabled,
         },
+        actuated: inputs.actuated,
         actions: PodActions::default(),
     };
     sync.decide();
@@ -154,6 +164,7 @@ struct Sync<'a> {
     observed: &'a ObservedPod,
     verdicts: &'a Verdicts,
     gates: RestartGates,
+    actuated: Option<&'a Actuation>,
     actions: PodActions,
 }
 
@@ -204,6 +215,7 @@ impl<'a> Sync<'a> {
             self.actions.to_kill.clear();
         }
         self.actions.init_to_trim = self.init_to_trim();
+        self.settle_resizes();
     }
 
     /// Every container of the pod is killed and removed, those that called for it last.
@@ -334,7 +346,11 @@ impl<'a> Sync<'a> {
                 KillReason::StartupProbe,
             )
         } else {
-            return true;
+            return self.keep_or_resize(container, seen) || {
+                self.restart_resized(container, seen, ContainerKind::Regular);
+                self.actions.regular_to_start.push(i);
+                false
+            };
         };
         let again = self.pod.metadata.deletion_timestamp.is_none()
             && (reason == KillReason::SpecChanged

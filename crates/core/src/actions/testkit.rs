@@ -214,6 +214,8 @@ fn instance(result: &mut Seen, pod: &Pod, name: &str, text: &str, older: u32) {
         }),
         image: Arc::from("img"),
         image_ref: Arc::from("img@sha256:1"),
+        user: None,
+        resources: None,
         memory: ContainerMemory {
             hash,
             restart_count: older,

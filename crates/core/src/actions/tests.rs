@@ -69,6 +69,7 @@ fn decide(pod_text: &str, seen_text: &str, rules: bool, restart_all: bool) -> St
         verdicts: &seen.verdicts,
         rules_enabled: rules,
         restart_all_enabled: restart_all,
+        actuated: None,
     });
     render(&pod, &actions)
 }
@@ -408,6 +409,7 @@ fn kill_messages_are_those_people_search_for() {
             verdicts: &seen.verdicts,
             rules_enabled: true,
             restart_all_enabled: true,
+            actuated: None,
         });
         let texts: Vec<String> = actions.to_kill.into_iter().map(|k| k.message).collect();
         texts.join("; ")
@@ -472,6 +474,7 @@ fn a_pod_without_spec_needs_nothing() {
         verdicts: &seen.verdicts,
         rules_enabled: true,
         restart_all_enabled: true,
+        actuated: None,
     });
     assert_eq!(actions, PodActions::default());
     assert!(actions.is_done(&seen.observed));

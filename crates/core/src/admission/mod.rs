@@ -25,12 +25,13 @@ use krablet_pod::qos::{QosClass, qos_class};
 use krablet_pod::resources::Amounts;
 use krablet_pod::{PodUid, marks};
 
+use crate::resize::ResizeSettings;
 use crate::worker::StatusOverride;
 
 pub use affinity::{matches_any_term, matches_node};
 pub use apparmor::app_armor_profile;
 pub use neighbour::AdmittedPod;
-pub use state::{PodAdmission, Surroundings};
+pub use state::{PodAdmission, ResizeVerdict, Surroundings};
 pub use sysctls::{KernelVersion, SysctlAllowlist, SysctlError};
 pub use tolerations::tolerates;
 
@@ -88,6 +89,7 @@ pub struct AdmissionSettings {
     pub dra_extended_resources: bool,
     /// What this node declares in its status, when the gate NodeDeclaredFeatures is on.
     pub declared_features: Option<BTreeSet<String>>,
+    pub resize: ResizeSettings,
 }
 
 impl Default for AdmissionSettings {
@@ -99,6 +101,7 @@ impl Default for AdmissionSettings {
             toleration_comparison: false,
             dra_extended_resources: true,
             declared_features: None,
+            resize: ResizeSettings::default(),
         }
     }
 }

@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use krablet_pod::api::Pod;
-use krablet_pod::{AdmittedPods, Allocation, PodUid};
+use krablet_pod::api::{Pod, ResourceRequirements};
+use krablet_pod::{ActuatedContainer, Actuation, AdmittedPods, Allocation, PodUid};
 
 use super::{
     AdmissionInputs, AdmissionSettings, AdmittedPod, NodeConditions, NodeView, Rejection, Verdict,
     admit,
 };
+use crate::resize::{self, Infeasible};
 
 /// What a question at the door is answered from, apart from the pods themselves.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,20 @@ pub struct Surroundings<'a> {
     pub settings: &'a AdmissionSettings,
     /// What the owners of devices, CPUs and memory have against this pod.
     pub allocation_failure: Option<&'a Rejection>,
+}
+
+/// What becomes of a wish for other resources.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResizeVerdict {
+    /// The pod has what it asks for.
+    Same,
+    Allocated,
+    /// There is room once these pods have ended, which is to be seen to.
+    AfterPreempting(Vec<PodUid>),
+    /// Not now; why.
+    Deferred(Rejection),
+    /// Never on this node.
+    Infeasible(Infeasible),
 }
 
 /// The pods that were let in.
@@ -80,11 +95,7 @@ impl PodAdmission {
         match &verdict {
             Verdict::Admit => self.take_in(uid, pod, surroundings.settings),
             Verdict::AdmitAfterPreempting(victims) => {
-                for victim in victims {
-                    if let Some(other) = self.present.get_mut(victim) {
-                        other.leaving = true;
-                    }
-                }
+                self.send_away(victims);
                 self.waiting
                     .insert(uid, AdmittedPod::of(pod, surroundings.settings));
             }
@@ -93,6 +104,14 @@ impl PodAdmission {
             }
         }
         verdict
+    }
+
+    fn send_away(&mut self, victims: &[PodUid]) {
+        for victim in victims {
+            if let Some(other) = self.present.get_mut(victim) {
+                other.leaving = true;
+            }
+        }
     }
 
     fn ask(&self, uid: &PodUid, pod: &Pod, surroundings: &Surroundings<'_>) -> Verdict {
@@ -125,6 +144,94 @@ impl PodAdmission {
             .or_insert_with(|| AdmittedPod::of(&allocation.applied(pod), settings));
     }
 
+    /// Asks for other resources for a pod that is in. What is allocated is promised from now on.
+    pub fn resize(&mut self, pod: &Pod, surroundings: &Surroundings<'_>) -> ResizeVerdict {
+        let uid = uid_of(pod);
+        let settings = surroundings.settings;
+        let Some(allocation) = self.admitted.pods.get(&uid) else {
+            return ResizeVerdict::Same;
+        };
+        if allocation.is_of(pod) {
+            return ResizeVerdict::Same;
+        }
+        if let Some(why) = resize::infeasible(pod, allocation, &settings.resize) {
+            return ResizeVerdict::Infeasible(why);
+        }
+        match self.ask(&uid, pod, surroundings) {
+            Verdict::Reject(why) => ResizeVerdict::Deferred(why),
+            Verdict::AdmitAfterPreempting(victims) => {
+                self.send_away(&victims);
+                ResizeVerdict::AfterPreempting(victims)
+            }
+            Verdict::Admit => {
+                self.allocate(uid, pod, settings);
+                ResizeVerdict::Allocated
+            }
+        }
+    }
+
+    fn allocate(&mut self, uid: PodUid, pod: &Pod, settings: &AdmissionSettings) {
+        let before = self.admitted.pods.insert(uid.clone(), Allocation::of(pod));
+        if let Some(before) = before {
+            let given = self.admitted.actuated.entry(uid.clone());
+            given.or_insert_with(|| Actuation::of(&before));
+        }
+        self.take_up(uid, pod, settings);
+    }
+
+    /// Room is taken up as much as is promised, or as is still in use when that is more.
+    fn take_up(&mut self, uid: PodUid, pod: &Pod, settings: &AdmissionSettings) {
+        if let Some(place) = self.present.get_mut(&uid) {
+            let leaving = place.leaving;
+            *place = AdmittedPod::of(pod, settings);
+            place.leaving = leaving;
+        }
+    }
+
+    /// The status of a pod that was resized has changed: it may have given back what it had. True if it
+    /// takes up less cpu or memory now.
+    pub fn status_changed(&mut self, pod: &Pod, settings: &AdmissionSettings) -> bool {
+        let uid = uid_of(pod);
+        let known = self.admitted.pods.get(&uid);
+        let (Some(allocation), Some(before)) = (known, self.present.get(&uid)) else {
+            return false;
+        };
+        if !self.admitted.actuated.contains_key(&uid) {
+            return false;
+        }
+        let before = before.requests.clone();
+        let allocated = allocation.applied(pod).into_owned();
+        self.take_up(uid.clone(), &allocated, settings);
+        let now = &self.present[&uid].requests;
+        ["cpu", "memory"]
+            .iter()
+            .any(|r| now.get(*r) < before.get(*r))
+    }
+
+    /// What a resized pod was last given.
+    pub fn actuation(&self, uid: &PodUid) -> Option<&Actuation> {
+        self.admitted.actuated.get(uid)
+    }
+
+    /// Containers were given what stands here. Only of pods that were ever resized is it noted: the
+    /// others have what they were let in with. True if it has to be written down.
+    pub fn actuated(
+        &mut self,
+        uid: &PodUid,
+        containers: impl IntoIterator<Item = (String, ActuatedContainer)>,
+        whole_pod: Option<Option<ResourceRequirements>>,
+    ) -> bool {
+        let Some(given) = self.admitted.actuated.get_mut(uid) else {
+            return false;
+        };
+        let before = given.clone();
+        given.containers.extend(containers);
+        if let Some(whole_pod) = whole_pod {
+            given.pod = whole_pod;
+        }
+        *given != before
+    }
+
     pub fn is_admitted(&self, uid: &PodUid) -> bool {
         self.admitted.pods.contains_key(uid) || self.running.contains(uid)
     }
@@ -149,12 +256,14 @@ impl PodAdmission {
     pub fn forget(&mut self, uid: &PodUid) {
         self.ended(uid);
         self.admitted.pods.remove(uid);
+        self.admitted.actuated.remove(uid);
         self.running.remove(uid);
     }
 
     /// Forgets all but these, once every source has told its pods.
     pub fn retain(&mut self, mut keep: impl FnMut(&PodUid) -> bool) {
         self.admitted.pods.retain(|uid, _| keep(uid));
+        self.admitted.actuated.retain(|uid, _| keep(uid));
         self.running.retain(&mut keep);
         self.present.retain(|uid, _| keep(uid));
         self.waiting.retain(|uid, _| keep(uid));

@@ -26,6 +26,8 @@ fn pod(uid: &str, sandboxes: &[bool], containers: &[&str]) -> Arc<ObservedPod> {
             exit: None,
             image: "".into(),
             image_ref: "".into(),
+            user: None,
+            resources: None,
             memory: ContainerMemory::default(),
             log_path: String::new(),
         }

@@ -5,6 +5,7 @@ use krablet_pod::containers::{init_containers, is_sidecar};
 
 use super::{Cx, FAILED, SUCCEEDED, generation};
 use crate::actions::sandbox_need;
+use crate::resize;
 use crate::restart;
 
 pub(super) const READY: &str = "Ready";
@@ -14,8 +15,6 @@ pub(super) const POD_SCHEDULED: &str = "PodScheduled";
 pub(super) const READY_TO_START: &str = "PodReadyToStartContainers";
 pub(super) const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
 pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
-const RESIZE_PENDING: &str = "PodResizePending";
-const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
 const UNKNOWN_CONTAINER_STATUSES: &str = "UnknownContainerStatuses";
 const CONTAINERS_NOT_READY: &str = "ContainersNotReady";
@@ -36,8 +35,8 @@ pub fn is_owned_condition(type_: &str) -> bool {
             | POD_SCHEDULED
             | READY_TO_START
             | ALL_CONTAINERS_RESTARTING
-            | RESIZE_PENDING
-            | RESIZE_IN_PROGRESS
+            | resize::PENDING
+            | resize::IN_PROGRESS
     )
 }
 
@@ -104,6 +103,9 @@ impl Cx<'_> {
         if let Some(disruption) = condition(self.old, DISRUPTION_TARGET) {
             list.retain(|c| c.type_ != DISRUPTION_TARGET);
             list.push(disruption.clone());
+        }
+        if !self.inputs.terminal {
+            list.extend(self.inputs.resize.iter().cloned());
         }
         let generation = generation(self.inputs.pod);
         let ready_to_start = self

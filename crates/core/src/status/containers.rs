@@ -6,14 +6,17 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use krablet_pod::api::{
     Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated,
-    ContainerStateWaiting, ContainerStatus, VolumeMount, VolumeMountStatus,
+    ContainerStateWaiting, ContainerStatus, ContainerUser as ApiUser, LinuxContainerUser,
+    ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use krablet_pod::containers::{
     ContainerKind, ephemeral_as_container, ephemeral_containers, init_containers, is_sidecar,
 };
-use krablet_pod::observed::{ContainerState, ObservedContainer};
+use krablet_pod::observed::{ContainerState, ContainerUser, ObservedContainer};
 
+use super::resources::{InUse, in_use};
 use super::{CONTAINER_STATUS_UNKNOWN, Cx, UNKNOWN_EXIT_CODE};
+use crate::resize::actuated;
 use crate::restart::{self, current_instance};
 use crate::start::RESTARTING_ALL_CONTAINERS;
 
@@ -209,15 +212,38 @@ impl One<'_> {
             last_state: self.last_state(seen, &id),
             container_id: Some(id),
             state: Some(state),
-            resources: Some(self.container.resources.clone().unwrap_or_default()),
+            resources: Some(self.resources(seen, same)),
             allocated_resources: self
                 .container
                 .resources
                 .as_ref()
                 .and_then(|r| r.requests.clone()),
             volume_mounts: self.volume_mounts(),
+            user: seen.user.as_ref().map(user),
             ..ContainerStatus::default()
         }
+    }
+
+    /// What the instance is held to, as the runtime tells it; of one that does not run, what it will have.
+    fn resources(
+        &self,
+        seen: &ObservedContainer,
+        old: Option<&ContainerStatus>,
+    ) -> ResourceRequirements {
+        let promised = self.container.resources.clone().unwrap_or_default();
+        if !seen.is_running() {
+            return promised;
+        }
+        let old = old.filter(|_| self.old_was_running());
+        let given = actuated(&self.container.name, Some(seen), self.cx.inputs.actuated);
+        in_use(
+            promised,
+            &InUse {
+                told: seen.resources,
+                given: given.as_ref(),
+                old: old.and_then(|o| o.resources.as_ref()),
+            },
+        )
     }
 
     /// The end of the instance before: as the runtime holds it, else as it was last told.
@@ -331,6 +357,16 @@ impl One<'_> {
         let can = self.cx.inputs.node.recursive_read_only;
         let mounts = self.container.volume_mounts.iter().flatten();
         super::non_empty(mounts.map(|m| mount_status(m, can)).collect())
+    }
+}
+
+fn user(seen: &ContainerUser) -> ApiUser {
+    ApiUser {
+        linux: Some(LinuxContainerUser {
+            uid: seen.uid,
+            gid: seen.gid,
+            supplemental_groups: super::non_empty(seen.supplemental_groups.clone()),
+        }),
     }
 }
 

@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use jiff::{SignedDuration, Timestamp};
-use krablet_pod::api::{ContainerStatus, HostIP, Pod, PodIP, PodSpec, PodStatus};
+use krablet_pod::Actuation;
+use krablet_pod::api::{ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus};
 use krablet_pod::containers::ContainerKind;
 use krablet_pod::marks;
 use krablet_pod::observed::ObservedPod;
@@ -30,7 +31,8 @@ use crate::start::StartErrors;
 
 pub use accept::{AcceptInputs, Accepted, accept, terminate, with_readiness, with_started};
 pub use api::{
-    MergeInputs, can_be_deleted, canonical, is_held_back, is_urgent, merge_for_api, needs_update,
+    MergeInputs, Urgency, can_be_deleted, canonical, is_held_back, merge_for_api, needs_update,
+    urgency,
 };
 pub use conditions::{condition, is_owned_condition};
 pub use ends::with_ends;
@@ -79,6 +81,10 @@ pub struct StatusInputs<'a> {
     /// By container name, see [`crate::restart::count_from_log_names`].
     pub log_restart_counts: &'a BTreeMap<String, u32>,
     pub gates: RestartGates,
+    /// What is told of resizes (see [`crate::resize::ResizeConditions`]).
+    pub resize: &'a [PodCondition],
+    /// What the containers were last given, if the pod was ever resized.
+    pub actuated: Option<&'a Actuation>,
 }
 
 /// Succeeded or Failed: a phase that is never left.
@@ -126,7 +132,7 @@ pub fn generate(inputs: &StatusInputs<'_>) -> PodStatus {
         container_statuses: non_empty(regular),
         init_container_statuses: non_empty(init),
         ephemeral_container_statuses: non_empty(ephemeral),
-        resources: Some(resources::effective(cx.spec)),
+        resources: Some(cx.resources_in_use(&all)),
         allocated_resources: resources::requests(cx.spec),
         observed_generation: generation(pod),
         start_time: cx.old.start_time.clone(),

@@ -108,6 +108,8 @@ pub(super) fn next(pod: &Pod, old: Option<&PodStatus>, sight: &str) -> PodStatus
             .map(|(n, c)| (n.to_owned(), c.parse().unwrap()))
             .collect(),
         gates: RestartGates::default(),
+        resize: &[],
+        actuated: None,
     });
     let accepted = accept(
         &AcceptInputs {

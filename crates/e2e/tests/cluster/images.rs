@@ -12,10 +12,10 @@ use krablet_e2e::{Member, status};
 use krablet_testbed::{Access, BedOptions, Manners, Registry, images};
 use serde_json::{Value, json};
 
-const SECRETS: &str = "/api/v1/namespaces/default/secrets";
-const PASSWORD: &str = "open-sesame-417";
+pub const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+pub const PASSWORD: &str = "open-sesame-417";
 /// What containerd says of a registry that wants a login when it has none.
-const NOBODY: &str = "no basic auth credentials";
+pub const NOBODY: &str = "no basic auth credentials";
 
 async fn registry(node: &Member) -> Registry {
     let registry = Registry::up().await.unwrap();
@@ -24,14 +24,14 @@ async fn registry(node: &Member) -> Registry {
 }
 
 /// A container of this image that does nothing.
-fn holding(image: &str, policy: &str) -> Value {
+pub fn holding(image: &str, policy: &str) -> Value {
     with(
         tool("main", &["hold"]),
         json!({"image": image, "imagePullPolicy": policy}),
     )
 }
 
-fn with_secret(name: &str, image: &str, policy: &str, secret: &str) -> Value {
+pub fn with_secret(name: &str, image: &str, policy: &str, secret: &str) -> Value {
     pod(
         name,
         json!({"containers": [holding(image, policy)], "imagePullSecrets": [{"name": secret}]}),
@@ -39,7 +39,7 @@ fn with_secret(name: &str, image: &str, policy: &str, secret: &str) -> Value {
 }
 
 /// A secret for the registry, in the newer form.
-fn secret(name: &str, registry: &Registry, password: &str) -> Value {
+pub fn secret(name: &str, registry: &Registry, password: &str) -> Value {
     let config = json!({"auths": {registry.host(): {"username": "crab", "password": password}}});
     json!({
         "metadata": {"name": name},
@@ -49,7 +49,7 @@ fn secret(name: &str, registry: &Registry, password: &str) -> Value {
 }
 
 /// Waits until `main` waits for this reason; gives the message.
-async fn waits(node: &Member, name: &str, reason: &str, text: &str) -> String {
+pub async fn waits(node: &Member, name: &str, reason: &str, text: &str) -> String {
     node.until(name, &format!("waits: {reason}: {text}"), |pod| {
         let (found, message) = status::waiting(pod, "main")?;
         match found == reason && message.contains(text) {

@@ -17,17 +17,22 @@ mod images;
 mod inside;
 mod join;
 mod mirrors;
+mod more_security;
 mod more_volumes;
 mod names;
+mod network_volumes;
 mod node;
 mod outages;
 mod pods;
 mod ports;
+mod pulls;
 mod reboot;
+mod resize;
 mod resources;
 mod security;
 mod server;
 mod server_more;
+mod server_state;
 mod stats;
 mod volumes;
 mod workloads;
@@ -73,6 +78,8 @@ fn main() -> ExitCode {
             images::names_policies_and_failures,
             images::a_cached_image_waits_for_no_pull,
             images::credential_providers,
+            pulls::credentials_of_the_node,
+            pulls::side_by_side,
             images::runtime_classes,
             images::unused_images_go_by_age,
             images::unused_images_go_for_space,
@@ -84,18 +91,32 @@ fn main() -> ExitCode {
             security::app_armor,
             security::settings_of_the_node,
             security::what_an_old_runtime_cannot_do,
+            more_security::unmasked_proc,
+            more_security::labels_of_selinux,
+            more_security::groups_of_a_persistent_volume,
+            more_security::scores_when_memory_is_short,
             ports::of_the_node,
             ports::on_the_nodes_network,
             ports::limits_of_traffic,
+            ports::of_sctp,
             debug::a_running_pod,
             debug::a_pod_that_shares_its_processes,
             more_volumes::block_devices,
             more_volumes::mounts_within_mounts,
             more_volumes::changes_arrive_soon,
             more_volumes::huge_pages,
+            network_volumes::what_the_host_cannot_bring,
+            network_volumes::a_group_is_given_a_volume_once,
             resources::pods_and_classes_are_held_to_their_limits,
             resources::reservations_that_cannot_be_kept,
             resources::users_of_its_own,
+            resize::while_it_runs,
+            resize::as_a_whole,
+            resize::with_a_restart,
+            resize::without_room,
+            resize::never_on_this_node,
+            resize::killed_in_between,
+            resize::less_than_is_used,
             workloads::job_with_completions,
             workloads::job_gives_up_at_its_back_off_limit,
             workloads::daemon_set,
@@ -110,6 +131,11 @@ fn main() -> ExitCode {
             server_more::pages,
             server_more::checkpoints,
             server_more::web_socket,
+            server_state::resources_of_pods,
+            server_state::volumes_in_metrics,
+            server_state::read_only_port,
+            server_state::profile,
+            server_state::verbosity,
             server_more::large_copy,
             server_more::serving_certificate,
             workloads::drain,

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use krablet_e2e::cluster_stage::Joining;
 use krablet_e2e::manifest::{pod, single, tool, with};
-use krablet_e2e::{Member, status};
+use krablet_e2e::{LONG, Member, status};
 use krablet_testbed::ControlPlaneOptions;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -375,10 +375,24 @@ pub async fn authorities_of_the_cluster() {
         says(&node, name, &format!("cat /trust/{file}"), authority).await;
     }
     says(&node, name, "busybox wc -c < /trust/absent.pem", "0").await;
+    // Another comes, and is seen; those that went stay as they were.
+    node.plane
+        .create(BUNDLES, &bundle("absent", None, authority))
+        .await
+        .unwrap();
+    let late = "cat /trust/absent.pem";
+    node.wait_long(LONG, name, "the new one is seen", async || {
+        match inside(&node, name, late).await? {
+            seen if seen == authority => Ok(()),
+            seen => Err(seen),
+        }
+    })
+    .await;
     node.plane
         .delete(&format!("{BUNDLES}/example.com:ca:one"))
         .await
         .unwrap();
+    says(&node, name, "cat /trust/signed.pem", authority).await;
     node.end(name).await;
     node.down().await;
     main.down().await;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use krablet_agent::{AgentHandle, Cluster, DoorDeps, node_view};
-use krablet_config::Loaded;
+use krablet_config::{Gate, Loaded};
 use krablet_core::admission::{AdmissionSettings, KernelVersion, NodeView, SysctlAllowlist};
+use krablet_core::resize::ResizeSettings;
 use krablet_cri::{ImageClient, RuntimeClient, RuntimeService};
 use krablet_events::Recorder;
 use krablet_events::sink::SinkConfig;
@@ -274,8 +275,22 @@ fn settings(ground: &Ground<'_>) -> Result<AdmissionSettings> {
         sysctls,
         apparmor: std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
             .is_ok_and(|text| text.starts_with('Y')),
+        resize: resize_settings(ground.loaded),
         ..AdmissionSettings::default()
     })
+}
+
+fn resize_settings(loaded: &Loaded) -> ResizeSettings {
+    let on = |gate| loaded.gates.enabled(gate);
+    let managers = &loaded.config.managers;
+    ResizeSettings {
+        pod_level: on(Gate::InPlacePodLevelResourcesVerticalScaling),
+        static_cpus: managers.cpu_manager_policy == "static"
+            && !on(Gate::InPlacePodVerticalScalingExclusiveCPUs),
+        static_memory: managers.memory_manager_policy == "Static"
+            && !on(Gate::InPlacePodVerticalScalingExclusiveMemory),
+        limited_swap: loaded.config.cgroups.memory_swap.swap_behavior == "LimitedSwap",
+    }
 }
 
 fn machine(ground: &Ground<'_>) -> Arc<dyn MachineFacts> {

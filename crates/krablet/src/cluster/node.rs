@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
+use krablet_config::{Gate, Loaded};
 use krablet_linux::MachineFacts;
 use krablet_node::{
     Health, NodeConfig, Periods, PodLimit, Pressures, Registration, Reservations, StatusInputs,
@@ -53,9 +54,22 @@ pub fn config(ground: &Ground<'_>) -> Result<NodeConfig> {
                 .unwrap_or(default.report),
             ..default
         },
+        declared_features: declared_features(ground.loaded),
         seed: ground.seed,
         ..NodeConfig::new(ground.name)
     })
+}
+
+/// What the API server has to know of the node before it lets pods ask for it.
+fn declared_features(loaded: &Loaded) -> Option<Vec<String>> {
+    let all = [
+        Gate::InPlacePodLevelResourcesVerticalScaling,
+        Gate::InPlacePodVerticalScalingInitContainers,
+        Gate::RestartAllContainersOnContainerExits,
+    ];
+    let on = all.into_iter().filter(|gate| loaded.gates.enabled(*gate));
+    let declared = loaded.gates.enabled(Gate::NodeDeclaredFeatures);
+    declared.then(|| on.map(|gate| gate.name().to_owned()).collect())
 }
 
 /// The node as it would register now.

@@ -391,6 +391,8 @@ pub fn observed(
             exit: None,
             image: "".into(),
             image_ref: "".into(),
+            user: None,
+            resources: None,
             memory: ContainerMemory::default(),
             log_path: String::new(),
         }],

@@ -158,6 +158,8 @@ pub(crate) fn container(pod: &PodRef, n: u32, state: ContainerState) -> Observed
         exit: None,
         image: "i".into(),
         image_ref: "i".into(),
+        user: None,
+        resources: None,
         memory: ContainerMemory::default(),
         log_path: format!("/logs/ns_{}_{}/c/{n}.log", pod.name, pod.uid),
     }

@@ -20,7 +20,7 @@ use krablet_pod::paths::RootDir;
 use krablet_pod::{PodRef, Ticket};
 use krablet_runtime::{
     DnsSettings, ImageSettings, NodeFacts, Paths, PodRuntime, ResourceSettings, RuntimeConfig,
-    RuntimeDeps, SyncInputs, SyncOutcome, VolumeSource,
+    RuntimeDeps, Sizes, SyncInputs, SyncOutcome, VolumeSource,
 };
 
 use crate::files::MemFiles;
@@ -214,6 +214,19 @@ impl Bench {
         verdicts: &Verdicts,
         volumes: &[VolumeSource],
     ) -> SyncOutcome {
+        let sizes = Sizes::default();
+        self.sync_sized(pod, observed, verdicts, volumes, sizes)
+            .await
+    }
+
+    pub async fn sync_sized(
+        &self,
+        pod: &Pod,
+        observed: &ObservedPod,
+        verdicts: &Verdicts,
+        volumes: &[VolumeSource],
+        sizes: Sizes<'_>,
+    ) -> SyncOutcome {
         let pod = Arc::new(pod.clone());
         let inputs = SyncInputs {
             pod: &pod,
@@ -221,6 +234,7 @@ impl Bench {
             verdicts,
             volumes,
             cgroup_parent: "/kubepods/besteffort/podu",
+            sizes,
             on_sandbox_ready: &|_| {},
             on_killed: &|| Box::pin(async { Ok(()) }),
             cancel: &tokio_util::sync::CancellationToken::new(),

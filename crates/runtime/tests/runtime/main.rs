@@ -12,6 +12,7 @@ mod images;
 mod kill;
 mod order;
 mod pull_secrets;
+mod resize;
 mod starts;
 mod user_namespaces;
 mod world;

@@ -119,6 +119,7 @@ async fn syncs_and_kills_can_be_tasks() {
         verdicts: &verdicts,
         volumes: &[],
         cgroup_parent: "",
+        sizes: krablet_runtime::Sizes::default(),
         on_sandbox_ready: &|_| {},
         on_killed: &|| Box::pin(async { Ok(()) }),
         cancel: &cancel,

@@ -236,11 +236,14 @@ fn observed_container(c: &FakeContainer) -> ObservedContainer {
             .map_or("", |i| &i.user_specified_image)
             .into(),
         image_ref: c.config.image.as_ref().map_or("", |i| &i.image).into(),
+        user: None,
+        resources: None,
         memory: ContainerMemory {
             hash: note(labels::CONTAINER_HASH),
             restart_count: attempt,
             pre_stop: note(labels::PRE_STOP_HANDLER),
             ports: note(labels::CONTAINER_PORTS),
+            resources: note(labels::CONTAINER_RESOURCES),
             deletion_grace_seconds: number(labels::POD_DELETION_GRACE),
             termination_grace_seconds: number(labels::POD_TERMINATION_GRACE),
             ..ContainerMemory::default()
@@ -477,9 +480,14 @@ impl RuntimeService for World {
 
     async fn update_container_resources(
         &self,
-        _request: v1::UpdateContainerResourcesRequest,
+        request: v1::UpdateContainerResourcesRequest,
     ) -> Result<()> {
-        unused("UpdateContainerResources")
+        let shown = self.shown(&request.container_id);
+        let held = request.linux.unwrap_or_default();
+        let (shares, quota) = (held.cpu_shares, held.cpu_quota);
+        let memory = held.memory_limit_in_bytes >> 20;
+        self.write(format!("Update {shown} {shares} {quota} {memory}Mi"));
+        self.faulty("UpdateContainerResources", false)
     }
 
     async fn reopen_container_log(&self, _id: &str) -> Result<()> {

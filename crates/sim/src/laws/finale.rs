@@ -1,5 +1,7 @@
 //! What the node must look like once the weather is good and nothing more happens.
 
+use krablet_core::cgroups::{cpu_quota, cpu_shares};
+use krablet_core::resize::Size;
 use krablet_core::restart::pod_policy;
 use krablet_core::status;
 use krablet_pod::PodUid;
@@ -167,6 +169,9 @@ fn container_runs(
         if Some(seen.image()) != container.image.as_deref() {
             return Err(format!("{name} runs from {}", seen.image()));
         }
+        if let Some(why) = wrong_size(seen, container) {
+            return Err(format!("{name} {why}"));
+        }
         return Ok(true);
     }
     let Some(seen) = newest(machine, uid, name) else {
@@ -187,6 +192,19 @@ fn container_runs(
             seen.exit_code
         )),
     }
+}
+
+/// There is room for all, so all have what they ask for.
+fn wrong_size(seen: &Instance, container: &Container) -> Option<String> {
+    let wanted = Size::of(container.resources.as_ref()?);
+    let held = seen.resources()?;
+    let numbers = (held.cpu_shares, held.cpu_quota, held.memory_limit_in_bytes);
+    let expected = (
+        cpu_shares(wanted.cpu_request),
+        cpu_quota(wanted.cpu_limit, 100_000),
+        wanted.memory_limit,
+    );
+    (numbers != expected).then(|| format!("is held to {numbers:?} instead of {expected:?}"))
 }
 
 fn ended_pod(

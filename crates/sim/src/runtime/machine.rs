@@ -179,8 +179,16 @@ impl Instance {
             annotations: self.config.annotations.clone(),
             mounts: self.config.mounts.clone(),
             log_path: self.log_path.clone(),
+            resources: self.resources().map(|linux| v1::ContainerResources {
+                linux: Some(linux.clone()),
+            }),
             ..Default::default()
         }
+    }
+
+    /// What it is held to.
+    pub fn resources(&self) -> Option<&v1::LinuxContainerResources> {
+        self.config.linux.as_ref()?.resources.as_ref()
     }
 }
 
@@ -320,6 +328,25 @@ impl Machine {
             self.names.remove(&sandbox_name(&sandbox.config));
             self.occurred.push(Occurrence::SandboxRemoved(sandbox));
         }
+        Ok(())
+    }
+
+    pub(crate) fn update_container(
+        &mut self,
+        id: &str,
+        resources: Option<v1::LinuxContainerResources>,
+    ) -> Answer<()> {
+        let Some(container) = self.containers.get_mut(id) else {
+            return not_found("container", id);
+        };
+        if !container.is_running() {
+            return Err((
+                Code::Unknown,
+                "container is in no state to be updated".into(),
+            ));
+        }
+        let config = Arc::make_mut(&mut container.config);
+        config.linux.get_or_insert_default().resources = resources;
         Ok(())
     }
 

@@ -324,9 +324,17 @@ impl RuntimeService for SimRuntime {
         &self,
         request: v1::UpdateContainerResourcesRequest,
     ) -> Result<()> {
-        let info = self.info("UpdateContainerResources", &request.container_id);
+        const CALL: &str = "UpdateContainerResources";
+        let info = self.info(CALL, &request.container_id);
         let deadline = self.shared.options.deadline;
-        self.change(info, deadline, |_| async { Ok(()) }).await
+        self.change(info, deadline, |shared| async move {
+            if shared.options.weather.pretends(CALL) {
+                return Ok(());
+            }
+            let (id, linux) = (request.container_id, request.linux);
+            named(CALL, shared.change(|m, _| m.update_container(&id, linux)))
+        })
+        .await
     }
 
     async fn reopen_container_log(&self, container_id: &str) -> Result<()> {

@@ -22,16 +22,8 @@ impl Schedule {
         match server.get(NAMESPACE, &name) {
             Some(pod) if pod.metadata.deletion_timestamp.is_some() => {}
             Some(pod) => {
-                let mut changed = pods::with_new_image(&mut self.dice, &pod);
-                let spec = changed.spec.take();
-                let generation = pod.metadata.generation.map(|g| g + 1);
-                server.edit(NAMESPACE, &name, |pod| {
-                    pod.spec = spec;
-                    pod.metadata.generation = generation;
-                });
-                if let Some(pod) = server.get(NAMESPACE, &name) {
-                    self.want_object(&pod);
-                }
+                let changed = pods::with_new_image(&mut self.dice, &pod);
+                self.change_object(server, &name, changed);
             }
             None => {
                 let mut pod = (*self.draw_pod(&name, PodSource::Api)).clone();
@@ -39,6 +31,30 @@ impl Schedule {
                 self.want_object(&Arc::new(pod.clone()));
                 server.create(pod);
             }
+        }
+    }
+
+    /// A pod is to have other resources; if there is none, there is one now.
+    pub(super) fn resize_object(&mut self, server: &ApiServer, n: usize) {
+        let name = bound_name(n);
+        match server.get(NAMESPACE, &name) {
+            Some(pod) if pod.metadata.deletion_timestamp.is_some() => {}
+            Some(pod) => {
+                let changed = pods::resized(&mut self.dice, &pod);
+                self.change_object(server, &name, changed);
+            }
+            None => self.bind_object(server, n),
+        }
+    }
+
+    fn change_object(&mut self, server: &ApiServer, name: &str, changed: Pod) {
+        let generation = changed.metadata.generation.map(|g| g + 1);
+        server.edit(NAMESPACE, name, |pod| {
+            pod.spec = changed.spec;
+            pod.metadata.generation = generation;
+        });
+        if let Some(pod) = server.get(NAMESPACE, name) {
+            self.want_object(&pod);
         }
     }
 

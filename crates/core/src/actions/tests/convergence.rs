@@ -16,6 +16,7 @@ fn decide(pod: &Pod, seen: &Seen) -> PodActions {
         verdicts: &seen.verdicts,
         rules_enabled: true,
         restart_all_enabled: true,
+        actuated: None,
     })
 }
 
@@ -155,6 +156,8 @@ fn carry_out(pod: &Pod, seen: &mut Seen, actions: &PodActions) {
                 exit: None,
                 image: "img".into(),
                 image_ref: "img".into(),
+                user: None,
+                resources: None,
                 memory: ContainerMemory {
                     hash,
                     restart_count: count,

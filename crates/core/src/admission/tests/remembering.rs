@@ -34,6 +34,22 @@ impl World {
         self.admission.admit(candidate, &surroundings)
     }
 
+    fn resize(&mut self, text: &str) -> String {
+        let surroundings = Surroundings {
+            node: &self.door.node,
+            conditions: &self.door.conditions,
+            settings: &self.door.settings,
+            allocation_failure: None,
+        };
+        match self.admission.resize(&pod(text), &surroundings) {
+            ResizeVerdict::Same => "same".into(),
+            ResizeVerdict::Allocated => "allocated".into(),
+            ResizeVerdict::AfterPreempting(victims) => format!("after {victims:?}"),
+            ResizeVerdict::Deferred(why) => format!("deferred: {}: {}", why.reason, why.message),
+            ResizeVerdict::Infeasible(why) => format!("infeasible: {}", why.message),
+        }
+    }
+
     /// The agent dies; what was written is all that is left, and these containers run.
     fn restart(&mut self, running: &[&str]) {
         let text = serde_json::to_string(self.admission.admitted()).unwrap();
@@ -81,6 +97,111 @@ fn a_pod_counts_for_what_it_was_let_in_with() {
     assert_eq!(world.ask("b cpu=2"), "admit");
     let allocation = world.admission.allocation(&"a".into());
     assert_eq!(allocation, Some(&Allocation::of(&pod("a cpu=1"))));
+}
+
+#[test]
+fn a_resize_is_granted_when_there_is_room() {
+    let mut world = World::new("cpu=4 memory=8Gi pods=2");
+    assert_eq!(world.ask("a cpu=1"), "admit");
+    assert_eq!(world.ask("b cpu=2"), "admit");
+    assert_eq!(world.resize("a cpu=1"), "same");
+    assert_eq!(world.resize("z cpu=1"), "same");
+    let lack = "deferred: OutOfcpu: Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000";
+    assert_eq!(world.resize("a cpu=3"), lack);
+    assert_eq!(world.admission.actuation(&"a".into()), None);
+    assert_eq!(world.resize("a cpu=2"), "allocated");
+    assert_eq!(world.resize("a cpu=2000m"), "same");
+    // What it was given is remembered until it is given more, and over a crash.
+    world.restart(&[]);
+    let given = world.admission.actuation(&"a".into()).unwrap().clone();
+    assert_eq!(
+        given,
+        krablet_pod::Actuation::of(&Allocation::of(&pod("a cpu=1")))
+    );
+    assert_eq!(world.ask("a cpu=2"), "admit");
+    assert_eq!(world.ask("b cpu=2"), "admit");
+    assert!(world.resize("b cpu=2500m").starts_with("deferred"));
+    // One that gives something back makes room for others.
+    assert_eq!(world.resize("a cpu=500m"), "allocated");
+    assert_eq!(world.resize("b cpu=3500m"), "allocated");
+    world.admission.ended(&"b".into());
+    assert_eq!(world.resize("a cpu=4"), "allocated");
+    world.admission.forget(&"a".into());
+    assert_eq!(world.admission.actuation(&"a".into()), None);
+}
+
+#[test]
+fn what_is_given_is_noted_of_resized_pods_alone() {
+    let mut world = World::new("cpu=4 pods=10");
+    let given = |cpu: &str| {
+        let resources = Allocation::of(&pod(&format!("a cpu={cpu}"))).containers;
+        let resources = resources.into_values().next().unwrap();
+        let id = Some("c1".into());
+        (
+            "c".to_owned(),
+            krablet_pod::ActuatedContainer { id, resources },
+        )
+    };
+    world.ask("a cpu=1");
+    assert!(
+        !world
+            .admission
+            .actuated(&"a".into(), [given("1")], Some(None))
+    );
+    world.resize("a cpu=2");
+    assert!(world.admission.actuated(&"a".into(), [given("2")], None));
+    assert!(
+        !world
+            .admission
+            .actuated(&"a".into(), [given("2")], Some(None))
+    );
+    let noted = world.admission.actuation(&"a".into()).unwrap();
+    assert_eq!(noted.containers["c"], given("2").1);
+}
+
+#[test]
+fn a_critical_pod_grows_at_the_cost_of_others() {
+    let mut world = World::new("cpu=2 pods=10");
+    assert_eq!(world.ask("a cpu=1"), "admit");
+    assert_eq!(world.ask("s cpu=1 static"), "admit");
+    assert_eq!(world.resize("s cpu=2 static"), "after [\"a\"]");
+    world.admission.ended(&"a".into());
+    assert_eq!(world.resize("s cpu=2 static"), "allocated");
+}
+
+#[test]
+fn what_is_still_in_use_takes_up_room() {
+    let mut world = World::new("cpu=4 pods=10");
+    let with_status = |asked: &str, given: &str| {
+        let mut pod = pod(&format!("a cpu={asked}"));
+        let name = pod.spec.as_ref().unwrap().containers[0].name.clone();
+        let status = json!({"containerStatuses": [{"name": name, "image": "", "imageID": "",
+            "ready": true, "restartCount": 0, "allocatedResources": {"cpu": asked},
+            "resources": {"requests": {"cpu": given}}}]});
+        pod.status = serde_json::from_value(status).unwrap();
+        pod
+    };
+    let settings = settings();
+    let before = with_status("3", "3");
+    world.verdict(&before);
+    let surroundings = Surroundings {
+        node: &world.door.node,
+        conditions: &world.door.conditions,
+        settings: &settings,
+        allocation_failure: None,
+    };
+    assert!(!world.admission.status_changed(&before, &settings));
+    let shrinking = with_status("1", "3");
+    let verdict = world.admission.resize(&shrinking, &surroundings);
+    assert_eq!(verdict, ResizeVerdict::Allocated);
+    assert!(world.ask("b cpu=2").contains("used: 3000"));
+    assert!(!world.admission.status_changed(&shrinking, &settings));
+    assert!(
+        world
+            .admission
+            .status_changed(&with_status("1", "1"), &settings)
+    );
+    assert_eq!(world.ask("b cpu=2"), "admit");
 }
 
 #[test]

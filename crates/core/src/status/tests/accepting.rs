@@ -34,6 +34,8 @@ fn generated(pod: &Pod, old: Option<&PodStatus>, sight: &str) -> PodStatus {
         node: &node(),
         log_restart_counts: &BTreeMap::new(),
         gates: RestartGates::default(),
+        resize: &[],
+        actuated: None,
     })
 }
 

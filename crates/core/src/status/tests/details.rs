@@ -3,6 +3,7 @@
 use expect_test::{Expect, expect};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use krablet_pod::api::{PodCondition, PodReadinessGate, ResourceRequirements, VolumeMount};
+use krablet_pod::observed::ContainerUser;
 
 use super::*;
 
@@ -234,6 +235,43 @@ fn a_whole_status_as_the_api_sees_it() {
     .assert_eq(&serde_json::to_string_pretty(&status).unwrap());
 }
 
+#[test]
+fn whom_a_container_runs_as() {
+    let pod = pod("c:a");
+    let shown = |user: Option<ContainerUser>| {
+        let mut seen = seen(&pod, "S0 a:run");
+        seen.observed.containers[0].user = user;
+        let status = generate(&StatusInputs {
+            pod: &pod,
+            observed: &seen.observed,
+            old: None,
+            start_errors: &seen.errors,
+            verdicts: &seen.verdicts,
+            terminal: false,
+            ready_to_start: None,
+            deadline_exceeded: false,
+            node: &node(),
+            log_restart_counts: &BTreeMap::new(),
+            gates: RestartGates::default(),
+            resize: &[],
+            actuated: None,
+        });
+        let containers = status.container_statuses.unwrap();
+        serde_json::to_string(&containers[0].user).unwrap()
+    };
+    let of = |supplemental_groups| ContainerUser {
+        uid: 1000,
+        gid: 0,
+        supplemental_groups,
+    };
+    assert_eq!(shown(None), "null");
+    assert_eq!(shown(Some(of(vec![]))), r#"{"linux":{"gid":0,"uid":1000}}"#);
+    assert_eq!(
+        shown(Some(of(vec![0, 7]))),
+        r#"{"linux":{"gid":0,"supplementalGroups":[0,7],"uid":1000}}"#
+    );
+}
+
 fn ips(pod_text: &str, host: &[&str], sandbox_ips: &[&str], old: &[&str]) -> String {
     let pod = pod(pod_text);
     let mut seen = seen(
@@ -266,6 +304,8 @@ fn ips(pod_text: &str, host: &[&str], sandbox_ips: &[&str], old: &[&str]) -> Str
         node: &node,
         log_restart_counts: &BTreeMap::new(),
         gates: RestartGates::default(),
+        resize: &[],
+        actuated: None,
     });
     let list: Vec<String> = status
         .pod_ips
@@ -446,4 +486,53 @@ fn resources_of_the_whole_pod() {
     });
     assert_eq!(shown(&spec), "2010m");
     assert_eq!(resources::effective(&spec).limits, cpu("3010m"));
+}
+
+#[test]
+fn resources_are_those_the_runtime_tells() {
+    use super::super::resources::{InUse, in_use};
+    use krablet_pod::observed::RuntimeResources;
+    let resources = |text: &str| -> ResourceRequirements { serde_json::from_str(text).unwrap() };
+    let told = |quota, shares, memory_limit| {
+        Some(RuntimeResources {
+            cpu_period: 100_000,
+            cpu_quota: quota,
+            cpu_shares: shares,
+            memory_limit,
+        })
+    };
+    let promised =
+        r#"{"requests":{"cpu":"200m","memory":"1Mi"},"limits":{"cpu":"0.4","memory":"2Mi"}}"#;
+    let older =
+        resources(r#"{"requests":{"cpu":"1","memory":"7Mi"},"limits":{"cpu":"9","memory":"8Mi"}}"#);
+    let shown = |promised: &str, told, given: Option<&ResourceRequirements>, old| {
+        let held = in_use(resources(promised), &InUse { told, given, old });
+        serde_json::to_string(&held).unwrap()
+    };
+    // The same amounts keep their words.
+    assert_eq!(
+        shown(promised, told(40_000, 204, 2 << 20), None, None),
+        r#"{"limits":{"cpu":"0.4","memory":"2Mi"},"requests":{"cpu":"200m","memory":"1Mi"}}"#
+    );
+    assert_eq!(
+        shown(promised, told(15_000, 102, 3 << 20), Some(&older), None),
+        r#"{"limits":{"cpu":"150m","memory":"3Mi"},"requests":{"cpu":"100m","memory":"7Mi"}}"#
+    );
+    // What is not told is as it was told before of the same instance.
+    assert_eq!(
+        shown(promised, told(0, 102, 0), None, Some(&older)),
+        r#"{"limits":{"cpu":"9","memory":"8Mi"},"requests":{"cpu":"100m","memory":"7Mi"}}"#
+    );
+    // A runtime that tells nothing did what it was asked.
+    assert_eq!(
+        shown(promised, None, Some(&older), None),
+        r#"{"limits":{"cpu":"9","memory":"8Mi"},"requests":{"cpu":"1","memory":"7Mi"}}"#
+    );
+    // The least the kernel knows is not told instead of less.
+    let little = r#"{"requests":{"cpu":"1m"},"limits":{"cpu":"5m"}}"#;
+    assert_eq!(
+        shown(little, told(1000, 2, 0), None, None),
+        r#"{"limits":{"cpu":"5m"},"requests":{"cpu":"1m"}}"#
+    );
+    assert_eq!(shown("{}", told(1000, 2, 5), None, None), "{}");
 }

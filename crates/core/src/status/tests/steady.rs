@@ -26,6 +26,8 @@ fn look(pod: &Pod, old: Option<&PodStatus>, sight: &str) -> Accepted {
         node: &node(),
         log_restart_counts: &BTreeMap::new(),
         gates: RestartGates::default(),
+        resize: &[],
+        actuated: None,
     });
     let inputs = AcceptInputs {
         pod,

@@ -1,0 +1,75 @@
+//! The status of a pod as a step sees it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use krablet_core::status::{self, StatusInputs};
+use krablet_core::worker::StatusOverride;
+use krablet_pod::api::{Pod, PodStatus};
+use krablet_pod::observed::ObservedPod;
+use krablet_pod::{Actuation, PodRef};
+
+use super::Steps;
+
+/// What a status is to say beyond what was observed.
+#[derive(Clone, Default)]
+pub(super) struct StatusView<'a> {
+    pub(super) status_override: Option<&'a StatusOverride>,
+    /// The pod will not run again.
+    pub(super) terminal: bool,
+    pub(super) ready_to_start: Option<bool>,
+    /// Of containers that neither the runtime nor a status remembers.
+    pub(super) log_restart_counts: BTreeMap<String, u32>,
+    /// What the containers were last given, if the pod was ever resized.
+    pub(super) actuated: Option<&'a Actuation>,
+}
+
+impl Steps {
+    pub(super) fn store_status(
+        &self,
+        pod: &Arc<Pod>,
+        pod_ref: &PodRef,
+        observed: &ObservedPod,
+        view: StatusView<'_>,
+    ) -> PodStatus {
+        let start_errors =
+            self.with_start_errors(|e| e.get(&pod_ref.uid).cloned().unwrap_or_default());
+        let now = self.parts.clock.now();
+        let resize = self.parts.resizes.list(&pod_ref.uid);
+        let mut generated = PodStatus::default();
+        self.parts.status.update(pod, now, |old| {
+            // Read here, where no verdict can slip in between and be written over.
+            let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
+            let mut new = status::generate(&StatusInputs {
+                pod,
+                observed,
+                old,
+                start_errors: &start_errors,
+                verdicts: &verdicts,
+                terminal: view.terminal,
+                ready_to_start: view.ready_to_start,
+                deadline_exceeded: status::deadline_exceeded(pod, old, now),
+                node: &self.parts.node,
+                log_restart_counts: &view.log_restart_counts,
+                gates: self.parts.gates,
+                resize: &resize,
+                actuated: view.actuated,
+            });
+            if let Some(o) = view.status_override {
+                new.phase = Some(o.phase.to_owned());
+                new.reason = Some(o.reason.clone());
+                new.message = Some(o.message.clone());
+                if let Some(condition) = &o.condition {
+                    let conditions = new.conditions.get_or_insert_default();
+                    conditions.retain(|c| c.type_ != condition.type_);
+                    conditions.push(condition.clone());
+                }
+            }
+            let accounts = &self.parts.accounts;
+            accounts.status_changes(pod, &pod_ref.uid, old, &new, now);
+            generated = new.clone();
+            new
+        });
+        generated
+    }
+}
