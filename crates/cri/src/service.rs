@@ -18,7 +18,7 @@ pub type EventStream = BoxStream<'static, Result<v1::ContainerEventResponse>>;
 pub trait StreamingService: Send + Sync {
     async fn exec(&self, request: v1::ExecRequest) -> Result<String>;
     async fn attach(&self, request: v1::AttachRequest) -> Result<String>;
-    async fn port_forward(&self, sandbox_id: &str) -> Result<String>;
+    async fn port_forward(&self, request: v1::PortForwardRequest) -> Result<String>;
 }
 
 /// Pods and containers. Every call carries its own deadline inside the implementation.

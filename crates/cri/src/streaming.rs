@@ -30,16 +30,13 @@ impl StreamingService for RuntimeClient {
         Ok(answer.url)
     }
 
-    async fn port_forward(&self, sandbox_id: &str) -> Result<String> {
+    async fn port_forward(&self, request: v1::PortForwardRequest) -> Result<String> {
         let mut rpc = self.rpc();
-        let request = v1::PortForwardRequest {
-            pod_sandbox_id: sandbox_id.to_owned(),
-            port: Vec::new(),
-        };
+        let object = request.pod_sandbox_id.clone();
         let call = |r| async move { rpc.port_forward(r).await };
         let answer = self
             .caller()
-            .call(Call::PortForward, sandbox_id, request, call)
+            .call(Call::PortForward, &object, request, call)
             .await?;
         Ok(answer.url)
     }

@@ -40,7 +40,7 @@ impl StreamingService for Echo {
     async fn attach(&self, _: v1::AttachRequest) -> krablet_cri::Result<String> {
         Ok(format!("http://{}/attach", self.0))
     }
-    async fn port_forward(&self, _: &str) -> krablet_cri::Result<String> {
+    async fn port_forward(&self, _: v1::PortForwardRequest) -> krablet_cri::Result<String> {
         Ok(format!("http://{}/forward", self.0))
     }
 }

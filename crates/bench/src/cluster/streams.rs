@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use krablet_cri::{RuntimeClient, RuntimeService as _, StreamingService as _};
+use krablet_cri::{RuntimeClient, RuntimeService as _, StreamingService as _, v1};
 use krablet_testbed::Bed;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
@@ -111,7 +111,11 @@ pub async fn ports(bed: &Bed, port: u16) -> Result<Row> {
         let begun = Instant::now();
         taken(&address).await?;
         direct.add_time(begun.elapsed());
-        let url = runtime.port_forward(&sandbox.id).await?;
+        let wanted = v1::PortForwardRequest {
+            pod_sandbox_id: sandbox.id.clone(),
+            port: Vec::new(),
+        };
+        let url = runtime.port_forward(wanted).await?;
         let begun = Instant::now();
         forward(Spdy::at(&url, PROTOCOL).await?).await?;
         runtime_alone.add_time(begun.elapsed());

@@ -131,6 +131,7 @@ fn main() -> ExitCode {
             server_more::pages,
             server_more::checkpoints,
             server_more::web_socket,
+            server_more::web_socket_to_a_port,
             server_state::resources_of_pods,
             server_state::volumes_in_metrics,
             server_state::read_only_port,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use krablet_e2e::Member;
 use krablet_e2e::cluster_stage::Joining;
-use krablet_e2e::manifest::{shell, single};
+use krablet_e2e::manifest::{shell, single, tool};
 use krablet_net::trust::AnyCertificate;
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
@@ -179,18 +179,7 @@ pub async fn web_socket(node: &Member) {
         .await;
     let script = "command=sh&command=-c&command=echo%20out;%20echo%20err%20%3E%262;%20exit%207";
     let path = format!("/exec/default/socket/main?output=1&error=1&{script}");
-    let mut stream = connect(node).await;
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
-         Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.unwrap());
-    }
-    let head = String::from_utf8(head).unwrap();
+    let (mut stream, head) = open_web_socket(node, &path).await;
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     let mut channels = [const { Vec::new() }; 5];
     while let Some(message) = message(&mut stream).await {
@@ -204,6 +193,59 @@ pub async fn web_socket(node: &Member) {
     assert_eq!(status["reason"], "NonZeroExitCode");
     assert_eq!(status["details"]["causes"][0]["message"], "7");
     node.end("socket").await;
+}
+
+/// Ports are named in the question there; each has a channel for what is sent and one for errors.
+pub async fn web_socket_to_a_port(node: &Member) {
+    node.run(&single("forward", tool("main", &["http", "-port", "8080"])))
+        .await;
+    let (_, head) = open_web_socket(node, "/portForward/default/forward?port=0").await;
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    let (mut stream, head) = open_web_socket(node, "/portForward/default/forward?port=8080").await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    let question = b"\0GET / HTTP/1.0\r\n\r\n";
+    // A whole binary message, masked with nothing.
+    let mut frame = vec![
+        0x82,
+        0x80 | u8::try_from(question.len()).unwrap(),
+        0,
+        0,
+        0,
+        0,
+    ];
+    frame.extend_from_slice(question);
+    stream.write_all(&frame).await.unwrap();
+    let mut channels = [const { Vec::new() }; 2];
+    while let Some(message) = message(&mut stream).await {
+        if let Some((channel, text)) = message.split_first() {
+            channels[usize::from(*channel)].extend_from_slice(text);
+        }
+        if String::from_utf8_lossy(&channels[0]).contains("\r\n\r\n") {
+            break;
+        }
+    }
+    let port = 8080u16.to_le_bytes();
+    let [data, errors] = channels;
+    assert_eq!((&data[..2], &*errors), (&port[..], &port[..]));
+    let answer = String::from_utf8_lossy(&data[2..]).into_owned();
+    assert!(answer.starts_with("HTTP/1.0 200 "), "{answer}");
+    node.end("forward").await;
+}
+
+/// The connection, and how the server answers the wish to make it a WebSocket.
+async fn open_web_socket(node: &Member, path: &str) -> (TlsStream<TcpStream>, String) {
+    let mut stream = connect(node).await;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    (stream, String::from_utf8(head).unwrap())
 }
 
 /// The next message of a server; `None` when it says farewell.

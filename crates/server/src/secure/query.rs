@@ -11,6 +11,9 @@ pub(super) struct LogQuery {
     pub(super) options: LogOptions,
 }
 
+/// A channel's number is one byte, and a port has two channels.
+const MAX_PORTS: usize = 128;
+
 pub(super) type Refusal = (StatusCode, &'static str);
 
 const UNREADABLE: Refusal = (
@@ -112,6 +115,30 @@ pub(super) fn stream_query(pairs: &[(String, String)]) -> Option<StreamQuery> {
     (query.stdin || query.stdout || query.stderr).then_some(query)
 }
 
+/// The ports a WebSocket is for: as many pairs of channels as there are of them.
+pub(super) fn ports_query(pairs: &[(String, String)]) -> Result<Vec<i32>, String> {
+    let mut ports = Vec::new();
+    for (_, list) in pairs.iter().filter(|(key, _)| key == "port") {
+        if list.is_empty() {
+            return Err("query parameter \"port\" cannot be empty".to_owned());
+        }
+        for word in list.split(',') {
+            match word.parse::<u16>() {
+                Ok(0) => return Err(format!("port {list:?} must be > 0")),
+                Ok(port) => ports.push(i32::from(port)),
+                Err(e) => return Err(format!("unable to parse {list:?} as a port: {e}")),
+            }
+            if ports.len() > MAX_PORTS {
+                return Err(format!("no more than {MAX_PORTS} ports at a time"));
+            }
+        }
+    }
+    match ports.is_empty() {
+        true => Err("query parameter \"port\" is required".to_owned()),
+        false => Ok(ports),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -124,6 +151,30 @@ mod tests {
             .map(|part| part.split_once('=').unwrap_or((part, "")))
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect()
+    }
+
+    #[test]
+    fn ports() {
+        for (query, expected) in [
+            ("port=80", "[80]"),
+            ("port=80,8080&port=1", "[80, 8080, 1]"),
+            ("ports=80", "query parameter \"port\" is required"),
+            ("port=", "query parameter \"port\" cannot be empty"),
+            ("port=0", "port \"0\" must be > 0"),
+            (
+                "port=1,x",
+                "unable to parse \"1,x\" as a port: invalid digit found in string",
+            ),
+            (
+                "port=65536",
+                "unable to parse \"65536\" as a port: number too large to fit in target type",
+            ),
+        ] {
+            let got = ports_query(&pairs(query)).map(|ports| format!("{ports:?}"));
+            assert_eq!(got.unwrap_or_else(|why| why), expected, "{query}");
+        }
+        let many = vec!["1"; MAX_PORTS + 1].join(",");
+        assert!(ports_query(&pairs(&format!("port={many}"))).is_err());
     }
 
     #[test]

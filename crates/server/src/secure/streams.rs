@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::place::{Place, Refused, terminal};
-use super::query::{NO_STREAMS, StreamQuery, stream_query};
+use super::query::{NO_STREAMS, StreamQuery, ports_query, stream_query};
 use super::{Door, SharedDoor};
 use crate::answers::refuse;
 
@@ -31,6 +31,13 @@ const BUFFER: usize = 64 * 1024;
 const RUN_DEADLINE: Duration = Duration::from_secs(120);
 
 type Pairs = Vec<(String, String)>;
+
+/// What a connection is to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Upgrade {
+    Spdy,
+    WebSocket,
+}
 
 pub(super) async fn exec(
     State(door): State<SharedDoor>,
@@ -89,16 +96,30 @@ pub(super) async fn attach(
 pub(super) async fn port_forward(
     State(door): State<SharedDoor>,
     Path(place): Path<Place>,
+    Query(pairs): Query<Pairs>,
     request: Request,
 ) -> Response {
     let id = match door.ready_sandbox(&place) {
         Ok(id) => id,
         Err(refused) => return *refused,
     };
-    if let Err(why) = wanted_upgrade(request.headers()) {
-        return refuse(StatusCode::BAD_REQUEST, why);
-    }
-    let place = door.parts.streaming.port_forward(id.as_str()).await;
+    let upgrade = match wanted_upgrade(request.headers()) {
+        Ok(upgrade) => upgrade,
+        Err(why) => return refuse(StatusCode::BAD_REQUEST, why),
+    };
+    let port = match upgrade {
+        // Each stream says itself which port it is for.
+        Upgrade::Spdy => Ok(Vec::new()),
+        Upgrade::WebSocket => ports_query(&pairs),
+    };
+    let wanted = match port {
+        Ok(port) => v1::PortForwardRequest {
+            pod_sandbox_id: id.to_string(),
+            port,
+        },
+        Err(why) => return refuse(StatusCode::BAD_REQUEST, why),
+    };
+    let place = door.parts.streaming.port_forward(wanted).await;
     door.streams.join(request, place).await
 }
 
@@ -244,7 +265,7 @@ fn runtime_refused(e: &Error) -> Response {
 
 /// Whether this can become a stream at all, before the runtime prepares for one. Which of the two protocols it is does
 /// not matter here: both are passed on as they are.
-fn wanted_upgrade(headers: &HeaderMap) -> Result<(), &'static str> {
+fn wanted_upgrade(headers: &HeaderMap) -> Result<Upgrade, &'static str> {
     let connection = headers.get_all(header::CONNECTION);
     let mut words = connection
         .iter()
@@ -257,13 +278,14 @@ fn wanted_upgrade(headers: &HeaderMap) -> Result<(), &'static str> {
     };
     let only = |name: &HeaderName| headers.get_all(name).iter().nth(1).is_none();
     match protocol.to_ascii_lowercase().as_str() {
-        "spdy/3.1" if only(&header::UPGRADE) => Ok(()),
+        "spdy/3.1" if only(&header::UPGRADE) => Ok(Upgrade::Spdy),
         "websocket" if only(&header::UPGRADE) => {
             let key = text(&header::SEC_WEBSOCKET_KEY);
             let version = text(&header::SEC_WEBSOCKET_VERSION);
             // 16 bytes in base64.
             let good = key.is_some_and(|key| key.len() == 24) && version == Some("13");
-            good.then_some(()).ok_or("malformed WebSocket handshake")
+            good.then_some(Upgrade::WebSocket)
+                .ok_or("malformed WebSocket handshake")
         }
         _ => Err("streams are SPDY/3.1 or WebSocket"),
     }
@@ -394,7 +416,7 @@ mod tests {
             .header("X-Stream-Protocol-Version", "v4.channel.k8s.io")
             .body(Body::empty())
             .unwrap();
-        assert_eq!(wanted_upgrade(request.headers()), Ok(()));
+        assert_eq!(wanted_upgrade(request.headers()), Ok(Upgrade::Spdy));
         let target = "http://127.0.0.1:4321/exec/token".parse().unwrap();
         let asked = outgoing(&request, &target).unwrap();
         assert_eq!(asked.uri(), "/exec/token");
@@ -425,8 +447,8 @@ mod tests {
                 ("sec-websocket-version", "13"),
             ],
         ];
-        for lines in good {
-            assert_eq!(wanted_upgrade(&headers(&lines)), Ok(()), "{lines:?}");
+        for (lines, upgrade) in good.into_iter().zip([Upgrade::Spdy, Upgrade::WebSocket]) {
+            assert_eq!(wanted_upgrade(&headers(&lines)), Ok(upgrade), "{lines:?}");
         }
         let bad = [
             vec![],
