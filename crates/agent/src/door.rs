@@ -154,8 +154,12 @@ impl Door {
 
     /// What a step has given to a pod and its containers.
     pub(crate) fn actuated(&mut self, uid: &PodUid, given: Given) {
-        let Given { containers, pod } = given;
-        if self.admission.actuated(uid, containers, pod) {
+        let Given {
+            containers,
+            pod,
+            resized,
+        } = given;
+        if self.admission.actuated(uid, containers, pod, resized) {
             self.write_down();
         }
     }

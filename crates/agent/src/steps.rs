@@ -268,6 +268,7 @@ impl Steps {
             })
             .await;
         newly.containers = std::mem::take(&mut result.resized.containers);
+        newly.resized = result.resized.changed;
         if result.resized.pod {
             newly.pod = Some(pod.spec.as_ref().and_then(|s| s.resources.clone()));
         }

@@ -18,6 +18,8 @@ pub(crate) struct Given {
     pub(crate) containers: Vec<(String, ActuatedContainer)>,
     /// The pod's cgroup has what the pod as a whole was promised: this.
     pub(crate) pod: Option<Option<ResourceRequirements>>,
+    /// Something that ran was given something else.
+    pub(crate) resized: bool,
 }
 
 impl Steps {

@@ -214,13 +214,18 @@ impl PodAdmission {
     }
 
     /// Containers were given what stands here. Only of pods that were ever resized is it noted: the
-    /// others have what they were let in with. True if it has to be written down.
+    /// others have what they were let in with. That one is `resized` may be news, for an agent can have lost
+    /// what it had promised. True if it has to be written down.
     pub fn actuated(
         &mut self,
         uid: &PodUid,
         containers: impl IntoIterator<Item = (String, ActuatedContainer)>,
         whole_pod: Option<Option<ResourceRequirements>>,
+        resized: bool,
     ) -> bool {
+        if resized {
+            self.admitted.actuated.entry(uid.clone()).or_default();
+        }
         let Some(given) = self.admitted.actuated.get_mut(uid) else {
             return false;
         };

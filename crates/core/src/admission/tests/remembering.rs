@@ -142,19 +142,19 @@ fn what_is_given_is_noted_of_resized_pods_alone() {
             krablet_pod::ActuatedContainer { id, resources },
         )
     };
+    let mut note = |world: &mut World, cpu, pod, resized| {
+        let admission = &mut world.admission;
+        admission.actuated(&"a".into(), [given(cpu)], pod, resized)
+    };
     world.ask("a cpu=1");
-    assert!(
-        !world
-            .admission
-            .actuated(&"a".into(), [given("1")], Some(None))
-    );
+    assert!(!note(&mut world, "1", Some(None), false));
+    // An agent that does not know of a resize does one all the same.
+    assert!(note(&mut world, "1", Some(None), true));
+    world.admission.forget(&"a".into());
+    world.ask("a cpu=1");
     world.resize("a cpu=2");
-    assert!(world.admission.actuated(&"a".into(), [given("2")], None));
-    assert!(
-        !world
-            .admission
-            .actuated(&"a".into(), [given("2")], Some(None))
-    );
+    assert!(note(&mut world, "2", None, false));
+    assert!(!note(&mut world, "2", Some(None), true));
     let noted = world.admission.actuation(&"a".into()).unwrap();
     assert_eq!(noted.containers["c"], given("2").1);
 }
