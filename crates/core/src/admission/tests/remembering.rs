@@ -142,7 +142,7 @@ fn what_is_given_is_noted_of_resized_pods_alone() {
             krablet_pod::ActuatedContainer { id, resources },
         )
     };
-    let mut note = |world: &mut World, cpu, pod, resized| {
+    let note = |world: &mut World, cpu, pod, resized| {
         let admission = &mut world.admission;
         admission.actuated(&"a".into(), [given(cpu)], pod, resized)
     };
