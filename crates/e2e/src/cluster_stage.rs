@@ -1,5 +1,7 @@
 //! A node of a real control plane, and the questions scenarios ask of the two.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,9 +33,31 @@ pub struct Member {
     /// The bed and the agent. Its questions go by the names of static pods; those here do not.
     pub stage: Stage,
     pub name: String,
-    places: Arc<Semaphore>,
+    places: Places,
     /// Its place among the further nodes.
     _place: Option<OwnedSemaphorePermit>,
+}
+
+/// What the nodes of a control plane share.
+#[derive(Clone)]
+struct Places {
+    free: Arc<Semaphore>,
+    /// All names there ever were: two agents of one name would take each other's pods.
+    names: Rc<RefCell<BTreeSet<String>>>,
+}
+
+impl Places {
+    fn new() -> Self {
+        Self {
+            free: Arc::new(Semaphore::new(BESIDE)),
+            names: Rc::default(),
+        }
+    }
+
+    fn take(&self, name: &str) {
+        let new = self.names.borrow_mut().insert(name.to_owned());
+        assert!(new, "two scenarios have a node named {name}: rename one");
+    }
 }
 
 /// How the agent of a node is to be started.
@@ -65,8 +89,7 @@ impl Member {
     /// The first node of a control plane of its own, ready.
     pub async fn founding(options: ControlPlaneOptions, name: &str) -> Self {
         let plane = Rc::new(ControlPlane::up(options).await.unwrap());
-        let places = Arc::new(Semaphore::new(BESIDE));
-        let mut member = Self::prepare(plane, places, None, name, Joining::default()).await;
+        let mut member = Self::prepare(plane, Places::new(), None, name, Joining::default()).await;
         member.start().await;
         member
     }
@@ -80,18 +103,19 @@ impl Member {
 
     /// The same with its agent not started yet.
     pub async fn prepared_beside(&self, name: &str, joining: Joining) -> Self {
-        let place = self.places.clone().acquire_owned().await.unwrap();
+        let place = self.places.free.clone().acquire_owned().await.unwrap();
         let (plane, places) = (self.plane.clone(), self.places.clone());
         Self::prepare(plane, places, Some(place), name, joining).await
     }
 
     async fn prepare(
         plane: Rc<ControlPlane>,
-        places: Arc<Semaphore>,
+        places: Places,
         place: Option<OwnedSemaphorePermit>,
         name: &str,
         joining: Joining,
     ) -> Self {
+        places.take(name);
         let bed = Bed::up(joining.bed).await.unwrap();
         let dir = bed.dir().join(name);
         std::fs::create_dir_all(&dir).unwrap();

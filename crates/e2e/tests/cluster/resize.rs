@@ -315,7 +315,7 @@ async fn deferred(node: &Member, name: &str, resources: &Value) -> Pod {
 
 /// What the node can never have the API server refuses; what it has not now is had later.
 pub async fn without_room(main: &Member) {
-    let mut node = main.beside("crowded").await;
+    let mut node = main.beside("cramped").await;
     let name = "grows";
     let small = sized("100m/2", "16Mi/32Mi");
     let large = sized("1500m/2", "16Mi/32Mi");
