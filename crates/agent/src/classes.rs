@@ -48,7 +48,7 @@ impl ClassTasks {
         let config = ReflectorConfig {
             path: paths::RUNTIME_CLASSES.to_owned(),
             query: Vec::new(),
-            slim: drop_managed_fields,
+            slim: Box::new(|class, _| drop_managed_fields(class)),
             seed,
         };
         let listed = Listed {

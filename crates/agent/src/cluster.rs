@@ -84,7 +84,7 @@ impl Cluster {
         seed: u64,
         classes: ClassTeller,
     ) -> (ClusterTasks, SenderHandle) {
-        let clock = clock.clone();
+        let wall = clock.clone();
         let (sender, sender_handle) = krablet_status::sender::build(
             SenderConfig {
                 seed,
@@ -98,11 +98,12 @@ impl Cluster {
                     sources: sources.clone(),
                 }),
                 kube: self.kube.clone(),
-                clock: Arc::new(move || clock.now()),
+                clock: Arc::new(move || wall.now()),
             },
         );
         let source = ApiSource::new(handle.sets.clone(), self.open, self.saver);
-        let (pods, reach) = source.reflector(self.kube.api().clone(), &self.node_name, seed);
+        let api = self.kube.api().clone();
+        let (pods, reach) = source.reflector(api, clock.clone(), &self.node_name, seed);
         let desired = handle.desired.clone();
         let sink = Sink::new(
             self.events,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use krablet_pod::api::{Pod, PodStatus};
 use krablet_pod::marks::{self, PodSource};
-use krablet_pod::{FullName, PodRef, PodUid};
+use krablet_pod::{PodRef, PodUid};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -80,52 +80,53 @@ pub struct Merge {
 
 impl Merge {
     /// Takes the whole set a source wants now. `first_seen` is what new pods carry as the time this
-    /// agent first saw them. The first set of a source yields an update even if it is empty: that
-    /// is how the sync loop learns that the source is ready.
+    /// agent first saw them, unless their source has said so. The first set of a source yields an
+    /// update even if it is empty: that is how the sync loop learns that the source is ready.
+    ///
+    /// Sets come with each line of a watch, and almost all of each is as before: nothing is
+    /// allocated for that.
     pub fn set(&mut self, source: PodSource, set: Vec<Arc<Pod>>, first_seen: &str) -> Merged {
-        let mut known = self.pods.remove(&source).unwrap_or_default();
-        let mut next = BTreeMap::new();
-        let mut names: BTreeSet<FullName> = BTreeSet::new();
+        let known = self.pods.entry(source).or_default();
+        let (set, duplicates) = distinct(set, source);
+        let removed = take_missing(known, &set);
         let mut changes: [Vec<Arc<Pod>>; 4] = Default::default();
-        let mut merged = Merged::default();
         for pod in set {
-            let pod_ref = PodRef::of(&pod);
-            if next.contains_key(&pod_ref.uid) || !names.insert(pod_ref.full_name()) {
-                merged.duplicates.push(Duplicate {
-                    pod: pod_ref,
-                    source,
-                });
-                continue;
-            }
-            let (change, pod) = match known.remove(&pod_ref.uid) {
-                Some(old) => compare(&old, &pod),
-                None => (
-                    Some(Change::Add),
-                    Arc::new(annotated(&pod, source, first_seen)),
-                ),
+            let (change, pod) = match known.get_mut(uid(&pod)) {
+                Some(old) => match compare(old, &pod, source) {
+                    Some((change, pod)) => {
+                        *old = pod.clone();
+                        (change, pod)
+                    }
+                    None => continue,
+                },
+                None => {
+                    let pod = kept(&pod, source, first_seen);
+                    known.insert(uid(&pod).into(), pod.clone());
+                    (Change::Add, pod)
+                }
             };
-            if let Some(change) = change {
-                changes[change as usize].push(pod.clone());
-            }
-            next.insert(pod_ref.uid, pod);
+            changes[change as usize].push(pod);
         }
         let first = self.seen.insert(source);
-        let removed = known.into_values().collect();
         let [adds, updates, deletes, reconciles] = changes;
         let ready = first && adds.is_empty() && updates.is_empty() && deletes.is_empty();
-        for (op, pods, even_if_empty) in [
+        let updates = [
             (Op::Remove, removed, false),
             (Op::Add, adds, ready),
             (Op::Update, updates, false),
             (Op::Delete, deletes, false),
             (Op::Reconcile, reconciles, false),
-        ] {
-            if !pods.is_empty() || even_if_empty {
-                merged.updates.push(PodUpdate { op, source, pods });
-            }
+        ];
+        let told =
+            |(_, pods, even_if_empty): &(Op, Vec<_>, bool)| *even_if_empty || !pods.is_empty();
+        Merged {
+            updates: updates
+                .into_iter()
+                .filter(told)
+                .map(|(op, pods, _)| PodUpdate { op, source, pods })
+                .collect(),
+            duplicates,
         }
-        self.pods.insert(source, next);
-        merged
     }
 
     /// Takes pods remembered from an earlier life, for a source that has not spoken yet. They stay
@@ -139,8 +140,8 @@ impl Merge {
         let known = self.pods.entry(source).or_default();
         let mut restored = Vec::new();
         for pod in pods {
-            if let Entry::Vacant(place) = known.entry(PodRef::of(&pod).uid) {
-                let pod = Arc::new(annotated(&pod, source, first_seen));
+            if let Entry::Vacant(place) = known.entry(uid(&pod).into()) {
+                let pod = kept(&pod, source, first_seen);
                 place.insert(pod.clone());
                 restored.push(pod);
             }
@@ -169,28 +170,75 @@ enum Change {
     Reconcile = 3,
 }
 
-/// What of a known pod changed, and the pod as it is to be kept from now on.
-fn compare(old: &Arc<Pod>, new: &Arc<Pod>) -> (Option<Change>, Arc<Pod>) {
+/// Those of a set that have a name and a UID of their own, in their order, and the others.
+fn distinct(set: Vec<Arc<Pod>>, source: PodSource) -> (Vec<Arc<Pod>>, Vec<Duplicate>) {
+    let mut uids: BTreeSet<&str> = BTreeSet::new();
+    let mut names: BTreeSet<(Option<&str>, Option<&str>)> = BTreeSet::new();
+    let mut doubled: Vec<usize> = Vec::new();
+    for (index, pod) in set.iter().enumerate() {
+        let meta = &pod.metadata;
+        let is_new = !uids.contains(uid(pod))
+            && names.insert((meta.namespace.as_deref(), meta.name.as_deref()));
+        match is_new {
+            true => {
+                uids.insert(uid(pod));
+            }
+            false => doubled.push(index),
+        }
+    }
+    if doubled.is_empty() {
+        return (set, Vec::new());
+    }
+    let (mut pods, mut duplicates) = (Vec::new(), Vec::new());
+    for (index, pod) in set.into_iter().enumerate() {
+        match doubled.binary_search(&index) {
+            Ok(_) => duplicates.push(Duplicate {
+                pod: PodRef::of(&pod),
+                source,
+            }),
+            Err(_) => pods.push(pod),
+        }
+    }
+    (pods, duplicates)
+}
+
+/// Takes out of `known` what `set` does not have.
+fn take_missing(known: &mut BTreeMap<PodUid, Arc<Pod>>, set: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+    let still = set.iter().filter(|pod| known.contains_key(uid(pod)));
+    if still.count() == known.len() {
+        return Vec::new();
+    }
+    let wanted: BTreeSet<&str> = set.iter().map(|pod| uid(pod)).collect();
+    let mut missing = Vec::new();
+    known.retain(|uid, pod| {
+        let stays = wanted.contains(uid.as_str());
+        if !stays {
+            missing.push(pod.clone());
+        }
+        stays
+    });
+    missing
+}
+
+fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// What of a known pod changed, and the pod as it is to be kept from now on. It was first seen when
+/// the old one was.
+fn compare(old: &Arc<Pod>, new: &Arc<Pod>, source: PodSource) -> Option<(Change, Arc<Pod>)> {
     let version = &new.metadata.resource_version;
     if version.is_some() && *version == old.metadata.resource_version {
-        return (None, old.clone());
+        return None;
     }
     let change = match same_wish(old, new) {
-        true if same_status(old.status.as_ref(), new.status.as_ref()) => {
-            return (None, old.clone());
-        }
+        true if same_status(old.status.as_ref(), new.status.as_ref()) => return None,
         true => Change::Reconcile,
         false if new.metadata.deletion_timestamp.is_some() => Change::Delete,
         false => Change::Update,
     };
-    let mut pod = (**new).clone();
-    let annotations = pod.metadata.annotations.get_or_insert_default();
-    for key in LOCAL_ANNOTATIONS {
-        if let Some(value) = marks::annotation(old, key) {
-            annotations.insert(key.to_owned(), value.to_owned());
-        }
-    }
-    (Some(change), Arc::new(pod))
+    let seen = marks::annotation(old, marks::CONFIG_SEEN).unwrap_or_default();
+    Some((change, marked(new, source, seen)))
 }
 
 /// Marks this agent puts on pods itself; a source does not have them.
@@ -219,12 +267,29 @@ fn same_status(old: Option<&PodStatus>, new: Option<&PodStatus>) -> bool {
     old.unwrap_or(&empty) == new.unwrap_or(&empty)
 }
 
-fn annotated(pod: &Pod, source: PodSource, first_seen: &str) -> Pod {
-    let mut pod = pod.clone();
+/// A new pod as it is to be kept.
+fn kept(pod: &Arc<Pod>, source: PodSource, first_seen: &str) -> Arc<Pod> {
+    let seen = marks::annotation(pod, marks::CONFIG_SEEN).unwrap_or(first_seen);
+    marked(pod, source, seen)
+}
+
+/// The pod with these marks: itself if its source has put them there, so that the two hold one pod
+/// and not a copy each.
+fn marked(pod: &Arc<Pod>, source: PodSource, seen: &str) -> Arc<Pod> {
+    let has = |key, value| marks::annotation(pod, key) == Some(value);
+    if has(marks::CONFIG_SOURCE, source.as_str()) && has(marks::CONFIG_SEEN, seen) {
+        return pod.clone();
+    }
+    let mut pod = (**pod).clone();
+    mark(&mut pod, source, seen);
+    Arc::new(pod)
+}
+
+/// Puts this agent's own marks on a pod.
+pub fn mark(pod: &mut Pod, source: PodSource, first_seen: &str) {
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(marks::CONFIG_SOURCE.into(), source.as_str().into());
     annotations.insert(marks::CONFIG_SEEN.into(), first_seen.into());
-    pod
 }
 
 #[cfg(test)]
@@ -352,6 +417,30 @@ mod tests {
         let kept = &merged.updates[0].pods[0];
         assert_eq!(marks::annotation(kept, marks::CONFIG_SEEN), Some("t0"));
         assert_eq!(marks::annotation(kept, marks::CONFIG_SOURCE), Some("file"));
+    }
+
+    #[test]
+    fn a_pod_that_its_source_marked_is_kept_as_it_is() {
+        let api = PodSource::Api;
+        let from_api = |change: fn(&mut Pod)| {
+            let mut pod = with(pod("a", "web"), change);
+            mark(&mut pod, api, "t1");
+            Arc::new(pod)
+        };
+        let mut merge = Merge::default();
+        let given = from_api(|_| ());
+        let merged = merge.set(api, vec![given.clone()], "t2");
+        assert!(Arc::ptr_eq(&merged.updates[0].pods[0], &given));
+        let changed = from_api(|p| p.metadata.labels = Some([("a".into(), "b".into())].into()));
+        let merged = merge.set(api, vec![changed.clone()], "t2");
+        assert_eq!(shown(&merged), "UPDATE a");
+        assert!(Arc::ptr_eq(&merged.updates[0].pods[0], &changed));
+        // One that says it comes from elsewhere is not believed.
+        let mut foreign = pod("b", "db");
+        mark(&mut foreign, PodSource::File, "t1");
+        let merged = merge.set(api, vec![changed, Arc::new(foreign)], "t2");
+        assert_eq!(shown(&merged), "ADD b");
+        assert_eq!(PodSource::of(&merged.updates[0].pods[0]), Some(api));
     }
 
     #[test]

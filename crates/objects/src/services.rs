@@ -102,7 +102,7 @@ impl ClusterServices {
         let config = ReflectorConfig {
             path: paths::SERVICES.to_owned(),
             query: Vec::new(),
-            slim: slim_service,
+            slim: Box::new(|service, _| slim_service(service)),
             seed,
         };
         let listed = Listed {

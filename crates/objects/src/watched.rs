@@ -230,7 +230,7 @@ impl Inner {
         let config = ReflectorConfig {
             path: object::list_path(key),
             query: vec![("fieldSelector", format!("metadata.name={}", key.name))],
-            slim: object::slim::<T>,
+            slim: Box::new(|object: &mut T, _| object::slim(object)),
             seed: self.seed.fetch_add(1, Ordering::Relaxed),
         };
         let (reflector, reach) = Reflector::<T, News>::new(self.kube.api().clone(), config, news);

@@ -1,5 +1,6 @@
 //! Who is who: UIDs, names and runtime ids as types of their own, so that one cannot be taken for another.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,6 +20,12 @@ macro_rules! text_id {
             }
 
             pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
                 &self.0
             }
         }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use krablet_checkpoint::{DesiredPods, Saver};
+use krablet_core::merge;
 use krablet_kube::{Api, Reach, Reflector, ReflectorConfig, Sink, drop_managed_fields, paths};
+use krablet_linux::WallClock;
 use krablet_pod::api::Pod;
-use krablet_pod::marks::PodSource;
+use krablet_pod::marks::{self, PodSource};
 use tokio::sync::{mpsc, watch};
 
 use crate::SourceSet;
@@ -32,13 +34,14 @@ impl ApiSource {
     pub fn reflector(
         self,
         api: Arc<dyn Api>,
+        clock: Arc<dyn WallClock>,
         node_name: &str,
         seed: u64,
     ) -> (Reflector<Pod, Self>, watch::Receiver<Reach>) {
         let config = ReflectorConfig {
             path: paths::PODS.to_owned(),
             query: vec![("fieldSelector", format!("spec.nodeName={node_name}"))],
-            slim: drop_managed_fields::<Pod>,
+            slim: Box::new(move |pod, before| slim(pod, before, &*clock)),
             seed,
         };
         let (reflector, reach) = Reflector::new(api, config, self);
@@ -46,6 +49,14 @@ impl ApiSource {
         // ended, and take away ones that run.
         (reflector.from_now(), reach)
     }
+}
+
+/// Marked here and not by the merge, the pod need not be copied for it.
+fn slim(pod: &mut Pod, before: Option<&Pod>, clock: &dyn WallClock) {
+    drop_managed_fields(pod);
+    let seen = before.and_then(|pod| marks::annotation(pod, marks::CONFIG_SEEN));
+    let seen = seen.map_or_else(|| clock.now().to_string(), str::to_owned);
+    merge::mark(pod, PodSource::Api, &seen);
 }
 
 #[async_trait]

@@ -65,15 +65,17 @@ impl Reach {
     }
 }
 
+/// Makes an object smaller before it is kept, or puts marks on it. It is shown the one of the same UID that was kept
+/// before.
+pub type Slim<T> = Box<dyn Fn(&mut T, Option<&T>) + Send + Sync>;
+
 /// What to keep.
-#[derive(Clone, Debug)]
 pub struct ReflectorConfig<T> {
     /// Where the list is, as [`crate::paths`] makes them.
     pub path: String,
     /// Such as a `fieldSelector`.
     pub query: Vec<(&'static str, String)>,
-    /// Makes objects smaller before they are kept.
-    pub slim: fn(&mut T),
+    pub slim: Slim<T>,
     pub seed: u64,
 }
 

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::Slim;
 use crate::ApiError;
 
 /// Namespace and name.
@@ -23,7 +24,7 @@ struct Kept<T> {
 
 pub(super) struct Store<T> {
     objects: BTreeMap<Key, Kept<T>>,
-    slim: fn(&mut T),
+    slim: Slim<T>,
     /// Objects that could not be read and were told of.
     told: BTreeMap<Key, String>,
 }
@@ -106,7 +107,7 @@ impl Meta {
 }
 
 impl<T: DeserializeOwned> Store<T> {
-    pub(super) fn new(slim: fn(&mut T)) -> Self {
+    pub(super) fn new(slim: Slim<T>) -> Self {
         Self {
             objects: BTreeMap::new(),
             slim,
@@ -214,7 +215,9 @@ impl<T: DeserializeOwned> Store<T> {
 
     fn read(&self, meta: &Meta, object: &RawValue) -> Result<Kept<T>, ApiError> {
         let mut read: T = decode(object.get().as_bytes())?;
-        (self.slim)(&mut read);
+        let before = self.objects.get(&meta.key());
+        let before = before.filter(|before| before.uid == meta.uid);
+        (self.slim)(&mut read, before.map(|before| &*before.object));
         Ok(Kept {
             uid: meta.uid.clone(),
             version: meta.resource_version.clone(),
@@ -268,8 +271,8 @@ mod tests {
         bulk: String,
     }
 
-    fn slim(thing: &mut Thing) {
-        thing.bulk = String::new();
+    fn slim() -> Slim<Thing> {
+        Box::new(|thing, _| thing.bulk = String::new())
     }
 
     fn thing(name: &str, version: &str, value: Value) -> Value {
@@ -297,8 +300,25 @@ mod tests {
     }
 
     #[test]
+    fn the_one_before_is_shown_unless_it_is_another() {
+        let add = |now: &mut Thing, before: Option<&Thing>| {
+            now.value += before.map_or(0, |before| before.value);
+        };
+        let mut store = Store::new(Box::new(add));
+        list(&mut store, &[thing("a", "1", json!(1))]);
+        line(&mut store, "MODIFIED", &thing("a", "2", json!(10))).unwrap();
+        assert_eq!(values(&store), [11]);
+        list(&mut store, &[thing("a", "3", json!(100))]);
+        assert_eq!(values(&store), [111]);
+        let mut other = thing("a", "4", json!(5));
+        other["metadata"]["uid"] = json!("another");
+        line(&mut store, "ADDED", &other).unwrap();
+        assert_eq!(values(&store), [5]);
+    }
+
+    #[test]
     fn what_did_not_change_stays_the_same_allocation() {
-        let mut store = Store::new(slim);
+        let mut store = Store::new(slim());
         list(
             &mut store,
             &[thing("a", "1", json!(1)), thing("b", "2", json!(2))],
@@ -323,7 +343,7 @@ mod tests {
 
     #[test]
     fn lines() {
-        let mut store = Store::new(slim);
+        let mut store = Store::new(slim());
         let mut tell = |kind: &str, object: Value| {
             let told = line(&mut store, kind, &object).unwrap();
             let version = told.version.unwrap_or_default();
@@ -343,7 +363,7 @@ mod tests {
 
     #[test]
     fn an_object_that_cannot_be_read_costs_nobody_else_anything() {
-        let mut store = Store::new(slim);
+        let mut store = Store::new(slim());
         list(
             &mut store,
             &[thing("a", "1", json!("?")), thing("b", "2", json!(2))],
@@ -368,7 +388,7 @@ mod tests {
 
     #[test]
     fn pages() {
-        let store = Store::<Thing>::new(slim);
+        let store = Store::<Thing>::new(slim());
         let mut listing = Listing::default();
         let page = json!({"metadata": {"resourceVersion": "9", "continue": "c"}, "items": null});
         let paged = store

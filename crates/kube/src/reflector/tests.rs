@@ -84,7 +84,7 @@ impl World {
         let config = ReflectorConfig {
             path: "/api/v1/configmaps".into(),
             query: vec![("fieldSelector", "a=b".into())],
-            slim: drop_managed_fields,
+            slim: Box::new(|object, _| drop_managed_fields(object)),
             seed: 1,
         };
         let (sender, sets) = watch::channel(None);
