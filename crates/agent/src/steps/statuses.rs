@@ -35,6 +35,7 @@ impl Steps {
         let start_errors =
             self.with_start_errors(|e| e.get(&pod_ref.uid).cloned().unwrap_or_default());
         let now = self.parts.clock.now();
+        let pod = &self.as_last_told(pod, pod_ref);
         let resize = self.parts.resizes.list(&pod_ref.uid);
         let mut generated = PodStatus::default();
         self.parts.status.update(pod, now, |old| {
@@ -71,5 +72,21 @@ impl Steps {
             new
         });
         generated
+    }
+
+    /// The first status of this life stands on the last one of the life before. Meanwhile the API
+    /// server may have shown a later one than the pod came with, if it came out of a state file.
+    fn as_last_told(&self, pod: &Arc<Pod>, pod_ref: &PodRef) -> Arc<Pod> {
+        if self.parts.status.get(&pod_ref.uid).is_some() {
+            return pod.clone();
+        }
+        let newest = self.parts.desired.get(&pod_ref.uid);
+        match newest.filter(|newest| newest.status != pod.status) {
+            Some(newest) => Arc::new(Pod {
+                status: newest.status.clone(),
+                ..(**pod).clone()
+            }),
+            None => pod.clone(),
+        }
     }
 }
