@@ -72,8 +72,10 @@ impl Laws {
             }
             let state = container.state.as_ref();
             let ended = state.and_then(|s| s.terminated.as_ref());
-            let seen = ended.is_some_and(|e| e.container_id.is_some());
-            // A pod that came back may still show the status of its earlier life.
+            let id = ended.and_then(|e| e.container_id.as_deref());
+            // A pod that came back may still show the status of its earlier life, or containers of
+            // it that are about to be removed.
+            let seen = id.is_some_and(|id| self.ends.contains_key(runtime_id(id)));
             let of_this_life = self
                 .pods
                 .get(uid)

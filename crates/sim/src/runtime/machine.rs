@@ -108,6 +108,8 @@ pub struct Instance {
     pub life: Life,
     /// The order of creation, whatever the clock said.
     pub number: u64,
+    /// The number of the last update.
+    pub updated: u64,
 }
 
 impl Instance {
@@ -251,7 +253,7 @@ impl Machine {
         std::mem::take(&mut self.occurred)
     }
 
-    fn number(&mut self) -> u64 {
+    pub(super) fn number(&mut self) -> u64 {
         self.counter += 1;
         self.counter
     }
@@ -331,9 +333,12 @@ impl Machine {
         Ok(())
     }
 
+    /// A runtime does the updates of a container one after the other: one that hung and comes late has been
+    /// followed by those asked for after it.
     pub(crate) fn update_container(
         &mut self,
         id: &str,
+        number: u64,
         resources: Option<v1::LinuxContainerResources>,
     ) -> Answer<()> {
         let Some(container) = self.containers.get_mut(id) else {
@@ -345,8 +350,11 @@ impl Machine {
                 "container is in no state to be updated".into(),
             ));
         }
-        let config = Arc::make_mut(&mut container.config);
-        config.linux.get_or_insert_default().resources = resources;
+        if number > container.updated {
+            container.updated = number;
+            let config = Arc::make_mut(&mut container.config);
+            config.linux.get_or_insert_default().resources = resources;
+        }
         Ok(())
     }
 
@@ -375,6 +383,7 @@ impl Machine {
             exit_code: 0,
             life: Life::default(),
             number,
+            updated: number,
         };
         self.containers
             .insert(instance.id.clone(), instance.clone());

@@ -10,7 +10,7 @@ use krablet_pod::PodUid;
 use krablet_pod::labels;
 use tokio::time::sleep;
 
-use super::machine::{self, KILLED};
+use super::machine::{self, KILLED, Machine};
 use super::weather::CallInfo;
 use super::{Shared, SimRuntime, lock};
 
@@ -327,12 +327,14 @@ impl RuntimeService for SimRuntime {
         const CALL: &str = "UpdateContainerResources";
         let info = self.info(CALL, &request.container_id);
         let deadline = self.shared.options.deadline;
-        self.change(info, deadline, |shared| async move {
+        let number = lock(&self.shared.machine).number();
+        self.change(info, deadline, move |shared| async move {
             if shared.options.weather.pretends(CALL) {
                 return Ok(());
             }
             let (id, linux) = (request.container_id, request.linux);
-            named(CALL, shared.change(|m, _| m.update_container(&id, linux)))
+            let update = |m: &mut Machine, _: i64| m.update_container(&id, number, linux);
+            named(CALL, shared.change(update))
         })
         .await
     }
