@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::pods;
 
-const NODE: &str = "floor";
+pub const NODE: &str = "floor";
 
 /// One pod in the words of the CRI.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use krablet_agent::{Agent, AgentConfig, AgentDeps, AgentHandle, DoorDeps};
+use krablet_core::admission::NodeView;
 use krablet_core::gc::GcPolicy;
 use krablet_core::logs::RotationPolicy;
 use krablet_core::restart::RestartGates;
@@ -28,13 +29,14 @@ use krablet_runtime::rotation::RotationConfig;
 use krablet_runtime::{PodRuntime, RuntimeDeps};
 use krablet_sim::{SimNet, SimOptions, SimRuntime, roomy_node};
 use krablet_sources::SourceSet;
+use krablet_status::Standing;
 use krablet_testbed::{images, rss};
 use krablet_volumes::VolumesConfig;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::capture::{decode, runtime_config, start};
+use crate::capture::{NODE, decode, runtime_config, start};
 use crate::node::rest;
 use crate::options::Options;
 use crate::pods;
@@ -84,14 +86,19 @@ async fn in_process(pods: usize, what: &str) -> Result<Sizes> {
     let output = Command::new(std::env::current_exe()?)
         .args([CHILD, &pods.to_string(), what])
         .kill_on_drop(true)
-        .stderr(std::process::Stdio::inherit())
         .output()
         .await?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut numbers = text.split_whitespace().map(str::parse::<f64>);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(empty)), Some(Ok(full))) => Ok(Sizes { empty, full }),
-        _ => bail!("the measuring process ended with {}: {text}", output.status),
+        _ => {
+            let why = String::from_utf8_lossy(&output.stderr);
+            bail!(
+                "the measuring process ended with {}: {text}{why}",
+                output.status
+            )
+        }
     }
 }
 
@@ -165,15 +172,16 @@ async fn send(handle: &AgentHandle, pods: Vec<Arc<Pod>>) -> Result<()> {
     handle.sets.send(set).await.context("the agent has ended")
 }
 
+fn runs(standing: &Standing) -> bool {
+    standing.status.phase.as_deref() == Some("Running")
+}
+
 async fn running(handle: &AgentHandle, pods: usize) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut changes = handle.status.changes();
     loop {
         let all = handle.status.all();
-        let running = all
-            .values()
-            .filter(|standing| standing.status.phase.as_deref() == Some("Running"))
-            .count();
+        let running = all.values().filter(|standing| runs(standing)).count();
         if running == pods {
             return Ok(());
         }
@@ -181,7 +189,10 @@ async fn running(handle: &AgentHandle, pods: usize) -> Result<()> {
             .await
             .is_err()
         {
-            bail!("{running} of {pods} simulated pods run");
+            let status = |s: &Standing| serde_json::to_string(&*s.status).unwrap_or_default();
+            let other = all.values().find(|standing| !runs(standing)).map(status);
+            let other = other.unwrap_or_default();
+            bail!("{running} of {pods} simulated pods run; another one: {other}");
         }
     }
 }
@@ -220,7 +231,10 @@ impl World {
             net: Arc::new(SimNet::new(Arc::new(|_| true))),
             clock: Arc::new(SystemClock),
             recorder: Recorder::new(|| SystemClock.now()),
-            door: DoorDeps::of(roomy_node()),
+            door: DoorDeps::of(NodeView {
+                name: NODE.to_owned(),
+                ..roomy_node()
+            }),
             referents: krablet_objects::Referents::nowhere(),
             image_deps: krablet_runtime::ImageDeps {
                 keychain: Arc::default(),
@@ -255,5 +269,17 @@ fn config() -> AgentConfig {
         },
         gates: RestartGates::default(),
         seed: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_simulated_pods_run() {
+        let world = World::new().unwrap();
+        agent(&world, 3).await.unwrap();
+        runtime_alone(&World::new().unwrap(), 3).await.unwrap();
     }
 }

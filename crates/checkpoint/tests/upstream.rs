@@ -145,8 +145,8 @@ async fn a_resize_under_way_is_handed_over() {
         .valid()
         .unwrap();
     assert_eq!(read.pods, pods.pods);
-    let again = &read.actuated[&"pod1".into()].containers;
-    assert_eq!(again["a"], pods.actuated[&"pod1".into()].containers["a"]);
+    let again = &read.actuated["pod1"].containers;
+    assert_eq!(again["a"], pods.actuated["pod1"].containers["a"]);
     assert_eq!(again["b"], ActuatedContainer::default());
 }
 

@@ -229,7 +229,7 @@ async fn after_a_restart_ready_stays_ready_and_first_probes_are_spread() {
             liveness: None,
             readiness: Some(Verdict::Success),
         };
-        assert_eq!(verdicts.get(&id.as_str().into()), Some(&expected));
+        assert_eq!(verdicts.get(id.as_str()), Some(&expected));
     }
     world.pass(9).await;
     let mut at = world.asked_at();
@@ -418,7 +418,7 @@ async fn places_are_bounded_and_commands_do_not_take_those_of_the_network() {
     world.pass(1).await;
     for n in 0..10 {
         let verdicts = world.probes.verdicts(&format!("h{n}").into());
-        let verdicts = verdicts.get(&format!("h{n}").into()).unwrap();
+        let verdicts = verdicts.get(format!("h{n}").as_str()).unwrap();
         assert_eq!(verdicts.readiness, Some(Verdict::Success));
     }
     assert_eq!(world.fake.script.lock().unwrap().most, 5);
@@ -430,7 +430,7 @@ async fn places_are_bounded_and_commands_do_not_take_those_of_the_network() {
     assert_eq!(world.fake.script.lock().unwrap().under_way, 0);
     let verdicts = world.probes.verdicts(&"e9".into());
     assert_eq!(
-        verdicts.get(&"e9".into()).unwrap().readiness,
+        verdicts.get("e9").unwrap().readiness,
         Some(Verdict::Success)
     );
 }

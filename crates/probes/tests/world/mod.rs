@@ -313,10 +313,7 @@ impl World {
     }
 
     pub fn verdicts(&self, id: &str) -> Option<ContainerVerdicts> {
-        self.probes
-            .verdicts(&PodUid::from("u"))
-            .get(&id.into())
-            .copied()
+        self.probes.verdicts(&PodUid::from("u")).get(id).copied()
     }
 
     pub fn readiness(&self, id: &str) -> Option<Verdict> {

@@ -121,7 +121,7 @@ impl Bench {
 
     fn could_run(&self, uid: &str, could: bool) {
         self.know(|known| {
-            known.running.remove(&uid.into());
+            known.running.remove(uid);
             known.running.extend(could.then(|| uid.into()));
         });
     }
