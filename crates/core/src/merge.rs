@@ -83,8 +83,8 @@ impl Merge {
     /// agent first saw them, unless their source has said so. The first set of a source yields an
     /// update even if it is empty: that is how the sync loop learns that the source is ready.
     ///
-    /// Sets come with each line of a watch, and almost all of each is as before: nothing is
-    /// allocated for that.
+    /// Sets come with each line of a watch, and almost all of each is as before: no pod and no name
+    /// is copied for that.
     pub fn set(&mut self, source: PodSource, set: Vec<Arc<Pod>>, first_seen: &str) -> Merged {
         let known = self.pods.entry(source).or_default();
         let (set, duplicates) = distinct(set, source);
