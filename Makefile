@@ -7,11 +7,15 @@ SIM_FLAGS  := $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
 # Chosen by target and not by package, so that the dependencies' features, and with them what is built, stay the same.
 BED_TESTS  := $(patsubst crates/testbed/tests/%.rs,--test %,$(wildcard crates/testbed/tests/*.rs))
 CASES      ?= 1000000
-FUZZED     := access checkpoint images linux logs manifest objects pod runtime server volumes yaml
+FUZZED     := access checkpoint config images linux logs manifest objects pod runtime server volumes yaml
 # By their names, for not every test that draws its cases is about what comes from outside.
 FUZZ_TESTS := any_ never_panics nearly_ on_random on_yaml on_mutated on_odd parts_make_the_whole nobody_comes_in no_name_leads_out \
               no_bytes_are no_query_becomes only_a_plain_yes nothing_but_the_handshake what_is_quoted text_without_a_dollar what_was_answered what_was_written written_again
 LAB        := $(CARGO) run --quiet --package krablet-testbed --bin krablet-lab --
+# What the test bed takes from the distribution, as package:command; the lists of crates/testbed/src/packages.rs, and a test compares.
+BED_NEEDS  := runc:runc busybox-static:busybox iproute2:ip iptables:iptables gcc:gcc
+VM_NEEDS   := qemu-system-x86:qemu-system-x86_64 debootstrap:debootstrap e2fsprogs:mke2fs busybox-static:busybox
+NEEDS       = $(BED_NEEDS) $(VM_NEEDS)
 # The same cases each time: a case found by chance is to be found on purpose, by whoever sets another seed.
 export PROPTEST_RNG_SEED ?= 1
 export KRABLET_BIN ?= $(CURDIR)/target/release/krablet
@@ -19,15 +23,16 @@ export KRABLET_BIN ?= $(CURDIR)/target/release/krablet
 BENCH_BEDS := $(if $(wildcard /dev/shm),/dev/shm/krablet,/var/tmp/krablet)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint rooms unit sim fuzz e2e bench build docs clean tools
+.PHONY: help run test check lint rooms unit sim fuzz e2e bench build docs clean tools ground
 
 help: ## list the chores
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: tools build ## bring up a private containerd and a krablet node on examples/, and watch it
+run: NEEDS = $(if $(RUNTIME),busybox-static:busybox gcc:gcc,$(BED_NEEDS))
+run: tools ground build ## bring up a private containerd and a krablet node on examples/, and watch it
 	@$(LAB) run
 
-test: tools lint build unit sim e2e ## everything that must pass: lint, unit tests, simulation, end-to-end tests
+test: tools ground lint build unit sim e2e ## everything that must pass: lint, unit tests, simulation, end-to-end tests
 
 check: tools lint unit ## the quick part of `make test`: lint and unit tests
 
@@ -48,11 +53,12 @@ sim: ## random schedules in the simulated world: SEEDS=100000, or SEED=n to repl
 fuzz: ## whatever reads what comes from outside, against random input: CASES=1000000
 	PROPTEST_CASES=$(CASES) $(CARGO) test --profile sim $(FUZZED:%=--package krablet-%) --lib --tests -- $(FUZZ_TESTS)
 
-e2e: build ## end-to-end tests on a real containerd, and in a VM with systemd and cgroup v2
+e2e: ground build ## end-to-end tests on a real containerd, and in a VM with systemd and cgroup v2
 	$(CARGO) test --workspace $(BED_TESTS)
 	$(CARGO) test --workspace --test e2e --test cluster
 
-bench: tools build ## krablet against the raw runtime, with the promises of SPECIFICATION.md; CLUSTER=1, SERVER=1: against the kubelet
+bench: NEEDS = $(BED_NEEDS)
+bench: tools ground build ## krablet against the raw runtime, with the promises of SPECIFICATION.md; CLUSTER=1, SERVER=1: against the kubelet
 	KRABLET_BEDS=$(BENCH_BEDS) $(CARGO) run --quiet --release --package krablet-bench -- $(if $(CLUSTER),--only cluster) $(if $(SERVER),--only server) $(BENCH)
 
 build: tools ## the release binary, target/release/krablet
@@ -71,3 +77,18 @@ tools:
 	@for tool in cargo rustc go cc; do \
 	  command -v $$tool >/dev/null || { echo "krablet needs $$tool: install Rust, Go and a C compiler first" >&2; exit 1; }; \
 	done
+
+# Whether this machine and user can have a test bed: told now, and not after half an hour of building and testing. The bed
+# installs what is missing by itself, if it may.
+ground:
+	@missing=; \
+	for need in $(sort $(NEEDS)); do \
+	  PATH="$$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v $${need#*:} >/dev/null || missing="$$missing $${need%%:*}"; \
+	done; \
+	if [ "$$(id -u)" != 0 ]; then \
+	  echo "A test bed needs root rights: it makes cgroups, mounts and network interfaces. \`make check\` does without." >&2; \
+	  [ -z "$$missing" ] || echo "It also needs packages that are missing: apt-get install --no-install-recommends$$missing" >&2; \
+	  exit 1; \
+	elif [ -n "$$missing" ] && ! command -v apt-get >/dev/null; then \
+	  echo "Missing packages, and no apt-get to install them with:$$missing" >&2; exit 1; \
+	fi

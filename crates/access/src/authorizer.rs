@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use krablet_kube::Kube;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::reviews::Reviews;
-use crate::verdicts::Verdicts;
+use crate::reviews::{Review, Reviews};
 use crate::{Attributes, Denied, ReviewError, User};
 
 const SUBJECT_ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -21,9 +20,8 @@ type Question = (User, &'static str, &'static str);
 
 /// Asks the API server.
 pub struct SubjectReviews {
-    reviews: Reviews,
+    reviews: Box<Reviews<Question, bool>>,
     node_name: String,
-    known: Verdicts<Question, bool>,
     allowed_lasts: Duration,
     denied_lasts: Duration,
 }
@@ -71,9 +69,8 @@ impl SubjectReviews {
         denied_lasts: Duration,
     ) -> Self {
         Self {
-            reviews: Reviews::new(kube),
+            reviews: Box::new(Reviews::new(kube)),
             node_name,
-            known: Verdicts::new(),
             allowed_lasts,
             denied_lasts,
         }
@@ -86,10 +83,20 @@ impl SubjectReviews {
         subresource: &'static str,
     ) -> Result<bool, ReviewError> {
         let question = (user.clone(), verb, subresource);
-        if let Some(known) = self.known.get(&question) {
-            return Ok(known);
-        }
-        let review = json!({
+        let review = || Review {
+            path: SUBJECT_ACCESS_REVIEWS,
+            body: self.body(user, verb, subresource),
+            read: |status: AnswerStatus| Ok(status.allowed),
+        };
+        let lasts = |allowed: &bool| match allowed {
+            true => self.allowed_lasts,
+            false => self.denied_lasts,
+        };
+        self.reviews.verdict(&question, review, lasts).await
+    }
+
+    fn body(&self, user: &User, verb: &str, subresource: &str) -> Value {
+        json!({
             "kind": "SubjectAccessReview",
             "apiVersion": "authorization.k8s.io/v1",
             "spec": {
@@ -105,14 +112,6 @@ impl SubjectReviews {
                     "name": self.node_name,
                 },
             },
-        });
-        let answer = self.reviews.ask(SUBJECT_ACCESS_REVIEWS, &review).await;
-        let AnswerStatus { allowed } = answer?;
-        let lasts = match allowed {
-            true => self.allowed_lasts,
-            false => self.denied_lasts,
-        };
-        self.known.put(question, allowed, lasts);
-        Ok(allowed)
+        })
     }
 }

@@ -7,8 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::reviews::Reviews;
-use crate::verdicts::Verdicts;
+use crate::reviews::{Review, Reviews};
 use crate::{ReviewError, User};
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -19,8 +18,7 @@ const MAX_TOKEN: usize = 16 * 1024;
 type Fingerprint = [u8; 32];
 
 pub struct TokenReviews {
-    reviews: Reviews,
-    known: Verdicts<Fingerprint, Option<User>>,
+    reviews: Reviews<Fingerprint, Option<User>>,
     lasts: Duration,
 }
 
@@ -37,7 +35,6 @@ impl TokenReviews {
     pub fn new(kube: Kube, lasts: Duration) -> Self {
         Self {
             reviews: Reviews::new(kube),
-            known: Verdicts::new(),
             lasts,
         }
     }
@@ -48,27 +45,31 @@ impl TokenReviews {
             return Ok(None);
         }
         let fingerprint: Fingerprint = Sha256::digest(token.as_bytes()).into();
-        if let Some(known) = self.known.get(&fingerprint) {
-            return Ok(known);
-        }
-        let review = json!({
-            "kind": "TokenReview",
-            "apiVersion": "authentication.k8s.io/v1",
-            "spec": {"token": token},
-        });
-        let AnswerStatus {
-            authenticated,
-            user,
-            error,
-        } = self.reviews.ask(TOKEN_REVIEWS, &review).await?;
-        // An error beside a verdict says that the question could not be answered for good.
-        if !authenticated && !error.is_empty() {
-            return Err(ReviewError::Refused(error));
-        }
-        let verdict = authenticated.then_some(user);
-        self.known.put(fingerprint, verdict.clone(), self.lasts);
-        Ok(verdict)
+        let review = || Review {
+            path: TOKEN_REVIEWS,
+            body: json!({
+                "kind": "TokenReview",
+                "apiVersion": "authentication.k8s.io/v1",
+                "spec": {"token": token},
+            }),
+            read: whose,
+        };
+        let lasts = |_: &_| self.lasts;
+        self.reviews.verdict(&fingerprint, review, lasts).await
     }
+}
+
+fn whose(status: AnswerStatus) -> Result<Option<User>, ReviewError> {
+    let AnswerStatus {
+        authenticated,
+        user,
+        error,
+    } = status;
+    // An error beside a verdict says that the question could not be answered for good.
+    if !authenticated && !error.is_empty() {
+        return Err(ReviewError::Refused(error));
+    }
+    Ok(authenticated.then_some(user))
 }
 
 #[cfg(test)]

@@ -1,16 +1,22 @@
 //! What is counted of pods: their workers, their starts and ends. Written by the sync loop and its
 //! steps when something happens; read when somebody asks.
 
+mod starts;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use krablet_core::admission::Rejection;
 use krablet_core::worker::{PodWorkers, Stage, Step, UpdateKind, Work};
 use krablet_metrics::WorkerMetrics;
 use krablet_pod::api::{ContainerStatus, Pod, PodStatus};
 use krablet_pod::{PodUid, marks};
+use krablet_runtime::ImageWait;
 use tokio::time::Instant;
+
+use starts::ImageTime;
 
 /// Clones share one book.
 #[derive(Clone)]
@@ -29,6 +35,7 @@ struct Account {
     seen: Instant,
     /// All its containers ran once, or it ran before this agent.
     started: bool,
+    images: ImageTime,
 }
 
 /// The labels of a group of pods with workers.
@@ -98,6 +105,7 @@ impl Accounts {
                 is_static,
                 seen: Instant::now(),
                 started: false,
+                images: ImageTime::default(),
             });
             account.stage = stage;
             account.is_static = is_static;
@@ -115,6 +123,17 @@ impl Accounts {
     pub(crate) fn restarted(&self, pod: &Pod) {
         let label = static_label(marks::is_static(pod));
         self.metrics.restarted_pods.add(&[label], 1);
+    }
+
+    pub(crate) fn refused(&self, rejection: &Rejection) {
+        let reason = rejection.counted_as();
+        self.metrics.door.rejections.add(&[reason], 1);
+    }
+
+    /// A pod is told to leave, for want of this resource.
+    pub(crate) fn preempted(&self, lacking: Option<&str>) {
+        let signal = lacking.unwrap_or_default();
+        self.metrics.door.preemptions.add(&[signal], 1);
     }
 
     pub(crate) fn orphan_found(&self) {
@@ -135,6 +154,16 @@ impl Accounts {
         if let Some(seen) = seen.filter(|_| work.kind == UpdateKind::Create) {
             self.metrics.start_duration.observe_duration(seen.elapsed());
         }
+    }
+
+    /// A step had to have images for a pod's containers.
+    pub(crate) fn needed_images(&self, uid: &PodUid, waits: &[ImageWait]) {
+        self.with(|book| {
+            // Once it has started, nothing is asked of it any more.
+            if let Some(account) = book.get_mut(uid).filter(|a| !a.started) {
+                waits.iter().for_each(|wait| account.images.add(*wait));
+            }
+        });
     }
 
     pub(crate) fn step_ended(&self, work: &Work, took: Duration) {
@@ -193,8 +222,14 @@ impl Accounts {
             let created = pod.metadata.creation_timestamp.as_ref();
             let since = created.map(|c| now.duration_since(c.0));
             let since = since.and_then(|d| Duration::try_from(d).ok());
+            let total = since.unwrap_or(since_seen);
             let starts = &self.metrics.pod_start_total_duration;
-            starts.observe_duration(since.unwrap_or(since_seen));
+            starts.observe_duration(total);
+            if !starts::is_stateful(pod) {
+                let apart = account.images.total() + starts::init_time(pod, new);
+                let starts = &self.metrics.pod_start_sli_duration;
+                starts.observe_duration(total.saturating_sub(apart));
+            }
         }
     }
 

@@ -74,6 +74,7 @@ impl SyncLoop {
             if !held && !self.workers.is_known(&uid) {
                 // What was said of its last life is not true of the next one.
                 self.parts.status.retain(|other| *other != uid);
+                self.parts.desired.lives_anew(&pod);
                 self.parts.steps.retain(&|other| *other != uid);
                 self.parts.accounts.restarted(&pod);
                 self.pod_wanted(&pod, UpdateKind::Create);

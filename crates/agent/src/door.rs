@@ -27,6 +27,8 @@ const DOUBT: Duration = Duration::from_secs(1);
 pub struct DoorDeps {
     /// The node as it is known now.
     pub node: watch::Receiver<Arc<NodeView>>,
+    /// What passes: pressure and shutdown, as it is now.
+    pub conditions: Conditions,
     pub settings: AdmissionSettings,
     /// Who was let in by an earlier life of the agent.
     pub admitted: AdmittedPods,
@@ -34,11 +36,15 @@ pub struct DoorDeps {
     pub savers: Vec<Saver<AdmittedPods>>,
 }
 
+/// Tells the node's conditions whenever somebody comes to the door.
+pub type Conditions = Arc<dyn Fn() -> NodeConditions + Send + Sync>;
+
 impl DoorDeps {
     /// The door of a node that does not change, and that remembers nobody.
     pub fn of(node: NodeView) -> Self {
         Self {
             node: watch::Sender::new(Arc::new(node)).subscribe(),
+            conditions: Arc::new(NodeConditions::default),
             settings: AdmissionSettings::default(),
             admitted: AdmittedPods::default(),
             savers: Vec::new(),
@@ -69,7 +75,6 @@ pub fn node_view(node: &Node) -> NodeView {
 pub(crate) struct Door {
     deps: DoorDeps,
     admission: PodAdmission,
-    conditions: NodeConditions,
     /// Pods that may come in when others have gone.
     waiting: BTreeMap<PodUid, Arc<Pod>>,
     /// Pods that only the node's labels keep out: newer ones may be on their way.
@@ -82,7 +87,6 @@ impl Door {
         Self {
             admission: PodAdmission::restored(deps.admitted.clone(), []),
             deps,
-            conditions: NodeConditions::default(),
             waiting: BTreeMap::new(),
             doubted: BTreeMap::new(),
             doubted_until: Instant::now(),
@@ -102,7 +106,8 @@ impl Door {
     pub(crate) fn ask(&mut self, pod: &Arc<Pod>) -> Verdict {
         let uid = PodRef::of(pod).uid;
         let node = self.deps.node.borrow().clone();
-        let around = surroundings(&node, &self.conditions, &self.deps);
+        let conditions = (self.deps.conditions)();
+        let around = surroundings(&node, &conditions, &self.deps);
         let verdict = self.admission.admit(pod, &around);
         self.waiting.remove(&uid);
         match verdict {
@@ -127,7 +132,8 @@ impl Door {
     /// Asks for other resources for a pod that is in.
     pub(crate) fn resize(&mut self, pod: &Pod) -> ResizeVerdict {
         let node = self.deps.node.borrow().clone();
-        let around = surroundings(&node, &self.conditions, &self.deps);
+        let conditions = (self.deps.conditions)();
+        let around = surroundings(&node, &conditions, &self.deps);
         let verdict = self.admission.resize(pod, &around);
         if verdict == ResizeVerdict::Allocated {
             self.write_down();

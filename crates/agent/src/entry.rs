@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use krablet_core::admission::{self, Rejection, Verdict};
+use krablet_core::admission::{self, Rejection, Room, Verdict};
 use krablet_core::status;
-use krablet_core::worker::{KillRequest, Update, UpdateKind};
+use krablet_core::worker::{KillRequest, Stage, Update, UpdateKind};
 use krablet_events::Subject;
 use krablet_pod::api::Pod;
 use krablet_pod::{PodRef, PodUid};
@@ -52,8 +52,8 @@ impl SyncLoop {
                 self.refuse(pod, &rejection);
                 false
             }
-            Verdict::AdmitAfterPreempting(victims) => {
-                victims.iter().for_each(|victim| self.preempt(victim));
+            Verdict::AdmitAfterPreempting(room) => {
+                self.make_room(&room);
                 false
             }
         }
@@ -63,6 +63,7 @@ impl SyncLoop {
         let pod_ref = PodRef::of(pod);
         info!(pod = %pod_ref, podUID = %pod_ref.uid, reason = rejection.reason, message = rejection.message, "Pod was rejected");
         self.parts.desired.refuse(&pod_ref.uid);
+        self.parts.accounts.refused(rejection);
         self.parts.recorder.warning(
             Subject::Pod(pod_ref),
             rejection.reason.clone(),
@@ -73,8 +74,18 @@ impl SyncLoop {
         self.parts.status.update(pod, now, |_| refused);
     }
 
-    /// Ends a pod so that a critical one finds room.
-    pub(crate) fn preempt(&mut self, victim: &PodUid) {
+    /// Ends pods so that a critical one finds room.
+    pub(crate) fn make_room(&mut self, room: &Room) {
+        for victim in &room.victims {
+            // Those that leave already were counted when they were told to.
+            if self.workers.stage(victim) == Some(Stage::Sync) {
+                self.parts.accounts.preempted(room.lacking.as_deref());
+            }
+            self.preempt(victim);
+        }
+    }
+
+    fn preempt(&mut self, victim: &PodUid) {
         let Some(pod) = self.workers.spec(victim).cloned() else {
             return;
         };

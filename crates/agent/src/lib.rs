@@ -6,6 +6,7 @@ mod classes;
 mod clean_up;
 mod clearing;
 mod cluster;
+mod counted_cgroups;
 mod door;
 mod entry;
 mod held_volumes;
@@ -22,10 +23,10 @@ mod wakes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use krablet_core::gc::GcPolicy;
 use krablet_core::restart::RestartGates;
-use krablet_core::status::NodeFacts;
 use krablet_core::worker::{Periods, PodWorkers};
 use krablet_cri::{ImageService, RuntimeService};
 use krablet_events::Recorder;
@@ -39,7 +40,7 @@ use krablet_pod::marks::PodSource;
 use krablet_probes::{Probes, ProbesConfig, ProbesDeps, ProbesHandle};
 use krablet_runtime::gc::{ContainerGc, GcSettings};
 use krablet_runtime::images::gc::{ImageGc, ImageGcDeps};
-use krablet_runtime::rotation::{LogRotation, RotationConfig, RotationDeps};
+use krablet_runtime::rotation::{Bells, LogRotation, RotationConfig, RotationDeps};
 use krablet_runtime::{
     ClassTeller, ImageDeps, PodRuntime, RuntimeClasses, RuntimeConfig, RuntimeDeps,
 };
@@ -47,26 +48,30 @@ use krablet_sources::{SourceSet, Sources, SourcesEnds};
 use krablet_status::StatusStore;
 use krablet_status::sender::SenderHandle;
 use krablet_volumes::{Volumes, VolumesConfig, VolumesDeps};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use accounts::{Accounts, WorkingPods};
 pub use classes::KEPT_CLASSES;
 pub use cluster::{Cluster, Keepsakes};
-pub use door::{DoorDeps, node_view};
+pub use door::{Conditions, DoorDeps, node_view};
 pub use mono::MonoClock;
 pub use pod_set::DesiredPods;
 pub use take_over::Adoption;
 
 use cluster::ClusterTasks;
+use counted_cgroups::CountedCgroups;
 use door::Door;
 use housekeeping::{Housekeeping, Places};
 use network::NetworkReadiness;
 use resizes::ResizeBook;
 use steps::cgroups::PodCgroups;
-use steps::{StepParts, Steps};
+use steps::{NodeStatusFacts, StepParts, Steps};
 use sync_loop::{Inputs, Parts, SyncLoop};
+
+/// Between looks for volumes in use on a disk that cannot be read.
+const FIND_AGAIN: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
@@ -78,7 +83,8 @@ pub struct AgentConfig {
     pub rotation: RotationConfig,
     /// The sources that must have spoken before anything unknown is removed.
     pub sources: BTreeSet<PodSource>,
-    pub node: NodeFacts,
+    /// As the runtime calls itself.
+    pub runtime_name: String,
     pub gates: RestartGates,
     /// Of every random number the agent draws.
     pub seed: u64,
@@ -122,6 +128,9 @@ pub struct AgentHandle {
     pub metrics: Metrics,
     /// What is counted when somebody asks.
     pub accounts: Accounts,
+    /// Volumes in use that a controller attaches; none until it is known which.
+    pub volumes_in_use: watch::Receiver<Option<Vec<String>>>,
+    pub volumes: Arc<Volumes>,
     /// Who brings statuses to the API server, if there is one.
     pub sender: Option<SenderHandle>,
 }
@@ -135,6 +144,7 @@ pub struct Agent {
     image_gc: ImageGc,
     sync_loop: SyncLoop,
     inputs: Inputs,
+    volumes: Arc<Volumes>,
     cluster: Option<ClusterTasks>,
 }
 
@@ -170,6 +180,10 @@ impl Agent {
                 seed: config.seed,
             },
         );
+        let metrics = Metrics {
+            images: deps.image_deps.keychain.metrics().clone(),
+            ..Metrics::default()
+        };
         let volumes = Arc::new(Volumes::new(
             config.volumes,
             VolumesDeps {
@@ -185,6 +199,7 @@ impl Agent {
                     .as_ref()
                     .map(|c| c.tokens(&deps.clock, config.seed)),
                 node: deps.door.node.clone(),
+                metrics: metrics.volumes.clone(),
             },
         ));
         let gc = ContainerGc::new(
@@ -198,6 +213,7 @@ impl Agent {
             deps.clock.clone(),
         );
         let views = observer_handle.clone();
+        let started = Arc::new(Notify::new());
         let rotation = LogRotation::new(
             config.rotation,
             RotationDeps {
@@ -206,11 +222,11 @@ impl Agent {
                 clock: deps.clock.clone(),
                 pods: Arc::new(move || views.all()),
             },
+            Bells {
+                writes: deps.files.first_writes(),
+                pods: started.clone(),
+            },
         );
-        let metrics = Metrics {
-            images: deps.image_deps.keychain.metrics().clone(),
-            ..Metrics::default()
-        };
         let verification = config.runtime.images.verification.clone();
         let root = config.runtime.paths.root.path();
         let pull_records = verification.map(|policy| {
@@ -235,11 +251,17 @@ impl Agent {
         let accounts = Accounts::new(metrics.workers.clone());
         let door = Door::new(deps.door);
         let resizes = ResizeBook::new(metrics.workers.resizes.clone(), door.savers());
+        let counted = CountedCgroups::over(deps.cgroups.clone(), metrics.cgroups.clone());
         let cgroups = PodCgroups::new(
-            deps.cgroups.clone(),
+            Arc::new(counted),
             config.runtime.resources.pod_rules(),
             config.runtime.resources.class_rules(),
         );
+        let node = NodeStatusFacts {
+            host_ips: config.runtime.node.host_ips.clone(),
+            runtime_name: config.runtime_name,
+            recursive_read_only: config.runtime.node.recursive_read_only,
+        };
         let runtime = PodRuntime::build(
             config.runtime,
             RuntimeDeps {
@@ -276,7 +298,7 @@ impl Agent {
             network: NetworkReadiness::new(deps.runtime.clone()),
             clock: deps.clock.clone(),
             mono,
-            node: config.node,
+            node,
             gates: config.gates,
             accounts: accounts.clone(),
             resizes: resizes.clone(),
@@ -293,6 +315,8 @@ impl Agent {
             turn: turn.subscribe(),
             metrics,
             accounts: accounts.clone(),
+            volumes_in_use: volumes.in_use(),
+            volumes: volumes.clone(),
             sender: None,
         };
         let (cluster, sender) = match deps.cluster {
@@ -313,7 +337,7 @@ impl Agent {
         };
         let housekeeping = Housekeeping::new(Places {
             observer: observer_handle.clone(),
-            volumes,
+            volumes: volumes.clone(),
             cgroups: deps.cgroups.clone(),
         });
         let parts = Parts {
@@ -329,6 +353,7 @@ impl Agent {
             recorder: deps.recorder,
             sender,
             resizes,
+            started,
         };
         let workers = PodWorkers::new(config.periods);
         let agent = Self {
@@ -339,6 +364,7 @@ impl Agent {
             image_gc,
             sync_loop: SyncLoop::new(parts, workers, housekeeping, door, turn, config.seed),
             inputs,
+            volumes,
             cluster,
         };
         (agent, handle)
@@ -354,9 +380,19 @@ impl Agent {
         tasks.spawn(self.rotation.run());
         tasks.spawn(self.image_gc.run());
         tasks.spawn(self.sync_loop.run(self.inputs));
+        tasks.spawn(find_volumes(self.volumes));
         if let Some(cluster) = self.cluster {
             cluster.spawn(&mut tasks);
         }
         tasks.join_next().await;
     }
+}
+
+/// Finds out which volumes are in use, until it is known.
+async fn find_volumes(volumes: Arc<Volumes>) {
+    while let Err(e) = volumes.find_in_use().await {
+        tracing::warn!(err = %e, "The volumes in use cannot be found");
+        tokio::time::sleep(FIND_AGAIN).await;
+    }
+    std::future::pending().await
 }

@@ -213,6 +213,22 @@ impl DesiredPods {
         }
     }
 
+    /// A pod whose last life has ended lives again. What its mirror was told since is of the life before.
+    pub(crate) fn lives_anew(&self, pod: &Pod) {
+        let pod_ref = PodRef::of(pod);
+        let name = pod_ref.full_name();
+        if !marks::is_static(pod) {
+            return;
+        }
+        self.with(|s| {
+            if let Some(mirror) = s.mirrors.get(&name) {
+                let life = (pod_ref.uid, PodRef::of(mirror).uid);
+                s.past.insert(name, life);
+            }
+        });
+        self.ring();
+    }
+
     /// Nothing of the pod runs any more.
     pub(crate) fn ended(&self, uid: &PodUid) {
         if self.with(|s| s.ending.remove(uid)).is_some() {
@@ -236,10 +252,13 @@ impl DesiredPods {
         self.with(|s| s.refused.insert(uid.clone()));
     }
 
-    pub(crate) fn source_spoke(&self, source: PodSource) {
-        if self.with(|s| s.ready.insert(source)) {
+    /// True if it was the first time.
+    pub(crate) fn source_spoke(&self, source: PodSource) -> bool {
+        let first = self.with(|s| s.ready.insert(source));
+        if first {
             self.ring();
         }
+        first
     }
 }
 

@@ -256,9 +256,9 @@ impl SyncLoop {
                 self.tell_resize(pod, resize::STARTED, message);
                 self.resync(pod);
             }
-            ResizeVerdict::AfterPreempting(victims) => {
+            ResizeVerdict::AfterPreempting(room) => {
                 self.waiting_resizes.push(uid);
-                victims.iter().for_each(|victim| self.preempt(victim));
+                self.make_room(&room);
             }
             ResizeVerdict::Deferred(why) => {
                 self.waiting_resizes.push(uid);

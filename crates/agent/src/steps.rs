@@ -17,7 +17,7 @@ use krablet_core::start::StartErrors;
 use krablet_core::status::{self, NodeFacts};
 use krablet_core::worker::{Desired, Outcome, Step, Work};
 use krablet_events::{Recorder, Subject, reason};
-use krablet_linux::WallClock;
+use krablet_linux::{HostIps, WallClock};
 use krablet_objects::Objects;
 use krablet_observer::ObserverHandle;
 use krablet_pod::api::{Pod, PodSpec};
@@ -67,6 +67,23 @@ impl StepDone {
     }
 }
 
+/// What statuses tell of the node.
+pub(crate) struct NodeStatusFacts {
+    pub(crate) host_ips: HostIps,
+    pub(crate) runtime_name: String,
+    pub(crate) recursive_read_only: bool,
+}
+
+impl NodeStatusFacts {
+    pub(crate) fn now(&self) -> NodeFacts {
+        NodeFacts {
+            host_ips: self.host_ips.now(),
+            runtime_name: self.runtime_name.clone(),
+            recursive_read_only: self.recursive_read_only,
+        }
+    }
+}
+
 /// What the steps work with.
 pub(crate) struct StepParts {
     pub(crate) observer: ObserverHandle,
@@ -82,7 +99,7 @@ pub(crate) struct StepParts {
     pub(crate) network: NetworkReadiness,
     pub(crate) clock: Arc<dyn WallClock>,
     pub(crate) mono: MonoClock,
-    pub(crate) node: NodeFacts,
+    pub(crate) node: NodeStatusFacts,
     pub(crate) gates: RestartGates,
     pub(crate) accounts: Accounts,
     pub(crate) resizes: ResizeBook,
@@ -267,6 +284,8 @@ impl Steps {
                 cancel,
             })
             .await;
+        let accounts = &self.parts.accounts;
+        accounts.needed_images(&pod_ref.uid, &result.image_waits);
         newly.containers = std::mem::take(&mut result.resized.containers);
         newly.resized = result.resized.changed;
         if result.resized.pod {

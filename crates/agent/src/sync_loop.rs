@@ -21,7 +21,7 @@ use krablet_status::StatusStore;
 use krablet_status::sender::SenderHandle;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -62,6 +62,8 @@ pub(crate) struct Parts {
     /// Brings statuses to the API server, if there is one.
     pub(crate) sender: Option<SenderHandle>,
     pub(crate) resizes: ResizeBook,
+    /// Rings when containers may have started.
+    pub(crate) started: Arc<Notify>,
 }
 
 /// A step in flight.
@@ -214,9 +216,6 @@ impl SyncLoop {
             .map(|p| PodRef::of(p).to_string())
             .collect();
         debug!(source = update.source.as_str(), op = update.op.as_str(), pods = ?names, "SyncLoop");
-        if update.op != Op::Restore {
-            self.parts.desired.source_spoke(update.source);
-        }
         let (mirrors, pods): (Vec<_>, Vec<_>) =
             update.pods.into_iter().partition(|p| marks::is_mirror(p));
         mirrors
@@ -238,6 +237,11 @@ impl SyncLoop {
             Op::Add | Op::Restore => self.retry_resizes(Trigger::PodsAdded),
             Op::Remove => self.retry_resizes(Trigger::PodsRemoved),
             Op::Update | Op::Delete | Op::Reconcile => {}
+        }
+        // Not before: a pod remembered from an earlier life asks for what it asked for then, until its
+        // source has told what it asks for now.
+        if update.last && self.parts.desired.source_spoke(update.source) {
+            self.retry_resizes(Trigger::PodsAdded);
         }
         self.housekeeping.soon();
     }
@@ -299,13 +303,24 @@ impl SyncLoop {
                 !self.workers.is_known(&o.pod.uid) && !self.parts.desired.contains(&o.pod.uid);
             unknown && o.is_alive() && o.pod.full_name() == wanted.full_name()
         });
-        if !rivals.is_empty() && !self.parts.desired.sources_ready(&self.parts.sources) {
+        let own = PodSource::of(pod);
+        if rivals.iter().any(|rival| self.may_be_claimed(rival, own)) {
             return false;
         }
         for rival in rivals {
             self.end_unknown(rival.pod.clone());
         }
         true
+    }
+
+    /// Whether a source that has not spoken yet may want the pod that was found. `speaking` has just
+    /// named another pod of that name, and holds no two. Who waited for all sources would wait for an API
+    /// server that cannot start before the pod of its mended manifest does.
+    fn may_be_claimed(&self, found: &ObservedPod, speaking: Option<PodSource>) -> bool {
+        let from = found.sandboxes.iter().find_map(|s| s.source);
+        let mut claimants = self.parts.sources.clone();
+        claimants.retain(|s| Some(*s) != speaking && from.is_none_or(|from| from == *s));
+        !self.parts.desired.sources_ready(&claimants)
     }
 
     /// Ends a pod that was found in the runtime and that no source wants.
@@ -347,6 +362,7 @@ impl SyncLoop {
 
     fn pod_observed(&mut self, change: &Change) {
         let uid = &change.pod.uid;
+        self.parts.started.notify_one();
         if !change.died.is_empty() {
             self.housekeeping.soon();
         }

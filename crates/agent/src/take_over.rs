@@ -3,11 +3,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use krablet_linux::Files;
-use krablet_observer::ObserverHandle;
+use krablet_observer::{ObserveError, ObserverHandle};
 use krablet_pod::api::Pod;
 use krablet_pod::containers;
 use krablet_pod::hash::container_hash_text;
@@ -20,6 +21,7 @@ use tracing::warn;
 /// In a taken-over pod's directory: the UID its manifest would have had here.
 const MARK: &str = "krablet-taken-over";
 const MARK_LIMIT: usize = 256;
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct Adoption {
     observer: ObserverHandle,
@@ -39,18 +41,25 @@ impl Adoption {
         }
     }
 
+    /// Nothing can start before the runtime answers, so nothing is lost by waiting for its list; but
+    /// without it a pod that was taken over would be restarted.
     async fn found(&self) -> &[Arc<ObservedPod>] {
         let look = || async {
-            let ticket = self.observer.ticket();
-            self.observer.all_newer_than(ticket).await
-        };
-        match self.found.get_or_try_init(look).await {
-            Ok(found) => found,
-            Err(e) => {
-                warn!(err = %e, "Could not list running pods, none will be taken over");
-                &[]
+            let mut told = false;
+            loop {
+                match self.observer.all_newer_than(self.observer.ticket()).await {
+                    Ok(found) => return found,
+                    Err(ObserveError::Stopped) => return Vec::new(),
+                    Err(e) if !told => {
+                        warn!(err = %e, "Waiting for the list of running pods, to know which of them are to be taken over");
+                        told = true;
+                    }
+                    Err(_) => {}
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
             }
-        }
+        };
+        self.found.get_or_init(look).await
     }
 
     fn mark(&self, uid: &PodUid) -> PathBuf {
@@ -179,6 +188,7 @@ mod tests {
                 created_at: 5_000_000_000,
                 ips: vec![],
                 host_network: false,
+                source: None,
             }],
             containers: containers.iter().map(observed).collect(),
         }

@@ -2,6 +2,7 @@
 //! that the floor asks the runtime for exactly the same.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +11,9 @@ use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use krablet_cri::{Code, Error, EventStream, ImageClient, ImageService, RuntimeService, v1};
 use krablet_events::Recorder;
-use krablet_linux::{CgroupDriver, Cgroups, HostCgroups, HostFiles, SystemClock, WallClock};
+use krablet_linux::{
+    CgroupDriver, Cgroups, HostCgroups, HostFiles, HostIps, SystemClock, WallClock,
+};
 use krablet_manifest::{Origin, Place};
 use krablet_metrics::RuntimeMetrics;
 use krablet_net::HostNet;
@@ -83,7 +86,7 @@ pub fn decode(index: usize, manifest: &Value) -> Result<Arc<Pod>> {
     let origin = Origin {
         place: Place::File(format!("{}.json", pods::name(index))),
         node_name: NODE.to_owned(),
-        local_objects: false,
+        references: krablet_manifest::References::None,
     };
     let decoded = krablet_manifest::decode(manifest.to_string().as_bytes(), &origin)?;
     let pod = decoded.pods.into_iter().next().context("no pod")?;
@@ -127,13 +130,14 @@ pub fn runtime_config(dir: &Path) -> RuntimeConfig {
         },
         node: NodeFacts {
             name: NODE.to_owned(),
+            host_ips: HostIps::fixed([Ipv4Addr::LOCALHOST.into()]),
             memory_capacity: 8 << 30,
             ..NodeFacts::default()
         },
         resources: ResourceSettings::default(),
         images: ImageSettings::default(),
         seccomp_default: false,
-        max_restart_back_off: Duration::from_secs(300),
+        restart_back_off: krablet_core::backoff::BackoffLimits::of_restarts(None, false),
         restart_rules: true,
         restart_all: true,
         stop_signals: false,

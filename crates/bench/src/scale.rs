@@ -4,7 +4,6 @@
 //! lives in the same process; what it grows by for the same pods is measured in another and told.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,6 @@ use krablet_core::admission::NodeView;
 use krablet_core::gc::GcPolicy;
 use krablet_core::logs::RotationPolicy;
 use krablet_core::restart::RestartGates;
-use krablet_core::status::NodeFacts;
 use krablet_core::worker::Periods;
 use krablet_events::Recorder;
 use krablet_linux::fake::{MemoryCgroups, MemoryFiles};
@@ -262,11 +260,7 @@ fn config() -> AgentConfig {
             time_zone: jiff::tz::TimeZone::UTC,
         },
         sources: BTreeSet::from([PodSource::File]),
-        node: NodeFacts {
-            host_ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
-            runtime_name: "sim".to_owned(),
-            recursive_read_only: false,
-        },
+        runtime_name: "sim".to_owned(),
         gates: RestartGates::default(),
         seed: 1,
     }

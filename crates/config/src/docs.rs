@@ -129,16 +129,19 @@ pub fn render_feature_gates_md() -> String {
          Set with `featureGates` in the configuration file or `--feature-gates=Name=true,...`; the flag wins gate by gate. The\n\
          names are those a kubelet of version 1.36 knows, also where the feature belongs to another component. An unknown name,\n\
          a locked gate set to the other value, and a gate that is on while one it needs is off end the start. Setting a GA or\n\
-         deprecated gate is a warning. `AllAlpha` and `AllBeta` set every gate of their stage that is not set by name.\n\n\
+         deprecated gate is a warning. `AllAlpha` and `AllBeta` set every gate of their stage that is not set by name.\n\
+         krablet does not have the features of the gates marked *absent*: they can be set and have no effect, and\n\
+         `kubernetes_feature_enabled` tells them as off.\n\n\
          | gate | stage | default | needs |\n|---|---|---|---|\n"
     );
     for spec in Gate::all() {
         let default = if spec.default { "on" } else { "off" };
         let lock = if spec.locked { ", locked" } else { "" };
+        let absent = if spec.absent { ", *absent*" } else { "" };
         let needs: Vec<_> = spec.needs.iter().map(|gate| gate.name()).collect();
         let _ = writeln!(
             out,
-            "| {} | {} | {default}{lock} | {} |",
+            "| {} | {} | {default}{lock}{absent} | {} |",
             spec.name,
             spec.stage.name(),
             needs.join(", ")

@@ -151,4 +151,31 @@ mod tests {
             assert_eq!(sign(text), *expected, "{text}");
         }
     }
+
+    proptest::proptest! {
+        /// Whatever is written is kept as it is or refused; which side of zero it is on can be seen in its digits.
+        #[test]
+        fn any_text_is_a_quantity_or_refused(text in "\\PC{0,12}|[-+]?[0-9.]{0,4}([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{0,3}|[a-z ])?") {
+            let parsed = Quantity::parse(&text);
+            let Ok(quantity) = parsed else {
+                return Ok(());
+            };
+            proptest::prop_assert_eq!(quantity.as_str(), &text);
+            let number = text.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
+            let number: f64 = number.parse().map_err(|_| {
+                proptest::test_runner::TestCaseError::fail(format!("{text:?} has no number"))
+            })?;
+            proptest::prop_assert_eq!(Some(quantity.sign()), number.partial_cmp(&0.0));
+        }
+
+        /// A number with a unit is a quantity, and its opposite is the opposite.
+        #[test]
+        fn nearly_every_number_with_a_unit_is_one(number in "[0-9]{1,20}(\\.[0-9]{0,9})?", unit in 0..SUFFIXES.len()) {
+            let text = format!("{number}{}", SUFFIXES[unit]);
+            let (here, there) = (Quantity::parse(&text), Quantity::parse(&format!("-{text}")));
+            let signs = (here.map(|q| q.sign()), there.map(|q| q.sign().reverse()));
+            proptest::prop_assert!(signs.0.is_ok(), "{}", text);
+            proptest::prop_assert_eq!(signs.0, signs.1);
+        }
+    }
 }

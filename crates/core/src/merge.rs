@@ -43,6 +43,8 @@ pub struct PodUpdate {
     pub op: Op,
     pub source: PodSource,
     pub pods: Vec<Arc<Pod>>,
+    /// With it all is told that the source has said.
+    pub last: bool,
 }
 
 /// A pod of a set that was dropped because another one before it has its name.
@@ -55,11 +57,15 @@ pub struct Duplicate {
 impl Duplicate {
     /// The text of its `FailedValidation` event.
     pub fn message(&self) -> String {
+        let PodRef {
+            uid,
+            namespace,
+            name,
+        } = &self.pod;
         format!(
-            "Error validating pod {} from {}, ignoring: duplicate pod name {:?}",
-            self.pod,
+            "Error validating pod {name}_{namespace}({uid}) from {} due to duplicate pod name {:?}, ignoring",
             self.source.as_str(),
-            self.pod.full_name().to_string(),
+            name.to_string(),
         )
     }
 }
@@ -119,12 +125,18 @@ impl Merge {
         ];
         let told =
             |(_, pods, even_if_empty): &(Op, Vec<_>, bool)| *even_if_empty || !pods.is_empty();
+        let update = |(op, pods, _)| PodUpdate {
+            op,
+            source,
+            pods,
+            last: false,
+        };
+        let mut updates: Vec<PodUpdate> = updates.into_iter().filter(told).map(update).collect();
+        if let Some(last) = updates.last_mut() {
+            last.last = true;
+        }
         Merged {
-            updates: updates
-                .into_iter()
-                .filter(told)
-                .map(|(op, pods, _)| PodUpdate { op, source, pods })
-                .collect(),
+            updates,
             duplicates,
         }
     }
@@ -151,6 +163,7 @@ impl Merge {
                 op: Op::Restore,
                 source,
                 pods: restored,
+                last: false,
             });
         }
         merged
@@ -400,7 +413,7 @@ mod tests {
         assert_eq!(uids, ["b", "a"]);
         assert_eq!(
             merged.duplicates[0].message(),
-            r#"Error validating pod ns/web from file, ignoring: duplicate pod name "web_ns""#
+            r#"Error validating pod web_ns(b) from file due to duplicate pod name "web", ignoring"#
         );
     }
 
@@ -455,6 +468,11 @@ mod tests {
         assert!(!merge.ready().contains(&api));
         let merged = merge.set(api, vec![Arc::new(pod("a", "web"))], "t");
         assert_eq!(shown(&merged), "REMOVE b; ADD");
+        let last = |merged: &Merged| merged.updates.iter().map(|u| u.last).collect::<Vec<_>>();
+        assert_eq!(
+            (last(&restored), last(&merged)),
+            (vec![false], vec![false, true])
+        );
         assert_eq!(shown(&merge.restore(api, pods, "t")), "");
     }
 }

@@ -61,10 +61,20 @@ pub static NODE_STATUS: &Schema = &[
 ];
 
 /// The patch that turns the pod status `old` into `new`, if they differ. It carries the UID, so that
-/// the server refuses it for any other pod of that name.
-pub fn pod_status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
+/// the server refuses it for any other pod of that name; with a version, also for that pod once
+/// anybody has written to it since.
+pub fn pod_status_patch(
+    uid: &str,
+    version: Option<&str>,
+    old: &PodStatus,
+    new: &PodStatus,
+) -> Option<Value> {
     let status = two_way(&canonical(old), &canonical(new), POD_STATUS)?;
-    Some(json!({"metadata": {"uid": uid}, "status": status}))
+    let mut metadata = json!({ "uid": uid });
+    if let Some(version) = version {
+        metadata["resourceVersion"] = version.into();
+    }
+    Some(json!({"metadata": metadata, "status": status}))
 }
 
 /// The patch that turns one object into another; `None` if there is nothing to change.

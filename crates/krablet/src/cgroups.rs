@@ -10,7 +10,7 @@ use krablet_core::cgroups::{ClassRules, Enforcement, Reserved, class_limits, enf
 use krablet_cri::RuntimeService;
 use krablet_events::{Recorder, Subject};
 use krablet_linux::{CgroupDriver, CgroupVersion, HostCgroups, HostFacts, MachineFacts};
-use krablet_node::{NodeConfig, Reservations, capacity};
+use krablet_node::{NodeConfig, capacity};
 use krablet_pod::Quantity;
 use krablet_pod::api::Pod;
 use krablet_pod::cgroups::{CgroupLimits, page_size_name};
@@ -21,6 +21,7 @@ use krablet_runtime::{MemoryQos, ResourceSettings, RuntimeConfig};
 use tokio::task::JoinSet;
 
 use crate::cluster::Ground;
+use crate::reservations::Withheld;
 
 const ENFORCED: &str = "NodeAllocatableEnforced";
 const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
@@ -81,11 +82,11 @@ impl Division {
     pub async fn of(ground: &Ground<'_>) -> Result<Self> {
         let config = &ground.loaded.config;
         let allocatable = &config.allocatable;
-        let (system, kube) = (&allocatable.system_reserved, &allocatable.kube_reserved);
+        let kept = Withheld::of(ground.loaded)?;
+        let (system, kube) = (&kept.system, &kept.kube);
         let machine = HostFacts::new(ground.root.path()).machine().await;
         let mut capacity = capacity(&machine, &NodeConfig::new(ground.name));
-        let reservations = Reservations::parse(kube, system, &config.eviction.hard)?;
-        if let Some(why) = reservations.overdrawn(&capacity) {
+        if let Some(why) = kept.parse()?.overdrawn(&capacity) {
             bail!("{why}");
         }
         if let Some(pids) = process_ids() {
@@ -223,6 +224,15 @@ fn amounts(texts: &std::collections::BTreeMap<String, String>) -> Amounts {
     texts.iter().filter_map(parsed).collect()
 }
 
+/// Where the kernel can, a container that runs out of memory goes as a whole, unless the user said otherwise.
+fn single_process_oom_kill(said: Option<bool>, v2: bool) -> Option<bool> {
+    if v2 {
+        Some(said.unwrap_or(false))
+    } else {
+        said
+    }
+}
+
 fn settings(loaded: &Loaded, v2: bool, pods_memory: i64) -> ResourceSettings {
     let (config, gates) = (&loaded.config, &loaded.gates);
     let cgroups = &config.cgroups;
@@ -234,7 +244,7 @@ fn settings(loaded: &Loaded, v2: bool, pods_memory: i64) -> ResourceSettings {
     ResourceSettings {
         cpu_cfs_quota: cgroups.cpu_cfs_quota,
         cpu_cfs_quota_period: period.unwrap_or(default.cpu_cfs_quota_period),
-        single_process_oom_kill: cgroups.single_process_oom_kill,
+        single_process_oom_kill: single_process_oom_kill(cgroups.single_process_oom_kill, v2),
         pod_level: gates.enabled(Gate::PodLevelResources),
         pids: Some(config.runtime.pod_pids_limit).filter(|n| *n > 0),
         limited_swap: cgroups.memory_swap.swap_behavior == "LimitedSwap",
@@ -276,5 +286,24 @@ mod tests {
         let silent = settings(&loaded(&["--qos-reserved=memory=50%"]), true, 1000);
         assert_eq!((silent.pids, silent.reserved_memory), (None, None));
         assert!(silent.memory_qos.is_none() && silent.cpu_cfs_quota);
+        assert_eq!(silent.single_process_oom_kill, Some(false));
+    }
+
+    #[test]
+    fn what_is_killed_when_memory_runs_out() {
+        let cases = [
+            ((None, true), Some(false)),
+            ((Some(true), true), Some(true)),
+            ((Some(false), true), Some(false)),
+            ((None, false), None),
+            ((Some(true), false), Some(true)),
+        ];
+        for ((said, v2), expected) in cases {
+            assert_eq!(
+                single_process_oom_kill(said, v2),
+                expected,
+                "{said:?}, {v2}"
+            );
+        }
     }
 }

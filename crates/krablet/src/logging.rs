@@ -13,6 +13,8 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::vmodule::ByFile;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Text,
@@ -45,10 +47,16 @@ impl Verbosity {
 }
 
 /// Sends all log lines of this process to standard error.
-pub fn init(format: Format, verbosity: u32, clock: Arc<dyn WallClock>) -> Verbosity {
+pub fn init(
+    format: Format,
+    verbosity: u32,
+    by_file: ByFile,
+    clock: Arc<dyn WallClock>,
+) -> Verbosity {
     let verbosity = Verbosity::new(verbosity);
     let lines = Lines {
         verbosity: verbosity.clone(),
+        by_file,
         format,
         clock,
         zone: TimeZone::system(),
@@ -59,7 +67,8 @@ pub fn init(format: Format, verbosity: u32, clock: Arc<dyn WallClock>) -> Verbos
     verbosity
 }
 
-fn level_of(verbosity: u32) -> Level {
+/// The least important lines that are shown at a verbosity.
+pub fn level_of(verbosity: u32) -> Level {
     match verbosity {
         TRACE_VERBOSITY.. => Level::TRACE,
         DEBUG_VERBOSITY.. => Level::DEBUG,
@@ -69,6 +78,7 @@ fn level_of(verbosity: u32) -> Level {
 
 struct Lines {
     verbosity: Verbosity,
+    by_file: ByFile,
     format: Format,
     clock: Arc<dyn WallClock>,
     zone: TimeZone,
@@ -77,12 +87,18 @@ struct Lines {
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        let of_file = self.by_file.level(metadata.file());
+        let shown = of_file.map_or(self.verbosity.level(), |level| {
+            level.max(self.verbosity.level())
+        });
         // Other crates' chatter is theirs; only ours is written for operators.
-        *metadata.level() <= self.verbosity.level() && metadata.target().starts_with("krablet")
+        *metadata.level() <= shown && metadata.target().starts_with("krablet")
     }
 
     fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
-        Some(self.verbosity.level().into())
+        let all = self.verbosity.level();
+        let most = self.by_file.most().map_or(all, |level| level.max(all));
+        Some(most.into())
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -257,6 +273,7 @@ mod tests {
     fn logged(format: Format, f: impl FnOnce()) -> String {
         let lines = Lines {
             verbosity: Verbosity::new(TRACE_VERBOSITY),
+            by_file: ByFile::default(),
             format,
             clock: Arc::new(Fixed),
             zone: TimeZone::UTC,

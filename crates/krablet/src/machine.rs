@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::IpAddr;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
@@ -22,24 +22,11 @@ pub fn node_name(hostname_override: &str) -> Result<String> {
     Ok(name)
 }
 
-/// The node's addresses, at most one of each family: those given, else the first that is neither
-/// loopback nor link-local.
-pub fn host_ips(node_ip: &str) -> Result<Vec<IpAddr>> {
-    if !node_ip.is_empty() {
-        let parse = |text: &str| {
-            let text = text.trim();
-            text.parse::<IpAddr>()
-                .with_context(|| format!("--node-ip: {text:?} is no address"))
-        };
-        let ips: Vec<IpAddr> = node_ip.split(',').map(parse).collect::<Result<_>>()?;
-        // An unspecified address asks for its family only.
-        if ips.iter().all(|ip| !ip.is_unspecified()) {
-            return Ok(ips);
-        }
-    }
-    let all = getifaddrs().context("cannot read the addresses of this machine")?;
+/// The addresses of this machine's interfaces, the first of each family that is neither loopback nor link-local; none
+/// if the kernel does not tell.
+pub fn interface_ips() -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = Vec::new();
-    for interface in all {
+    for interface in getifaddrs().into_iter().flatten() {
         let up = interface.flags.contains(InterfaceFlags::IFF_UP);
         let loopback = interface.flags.contains(InterfaceFlags::IFF_LOOPBACK);
         let Some(address) = interface.address else {
@@ -53,8 +40,7 @@ pub fn host_ips(node_ip: &str) -> Result<Vec<IpAddr>> {
             found.push(ip);
         }
     }
-    found.sort_by_key(|ip| !ip.is_ipv4());
-    Ok(found)
+    found
 }
 
 /// What tells of the processors' heat, which is hidden from containers.
@@ -112,11 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn given_addresses_are_taken_as_they_are() {
-        let both: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
-        assert_eq!(host_ips("10.0.0.1, fd00::1").unwrap(), both);
-        let refused = host_ips("10.0.0").unwrap_err().to_string();
-        assert_eq!(refused, "--node-ip: \"10.0.0\" is no address");
+    fn interfaces_have_at_most_one_address_of_a_family() {
+        let ips = interface_ips();
+        assert!(ips.iter().filter(|ip| ip.is_ipv4()).count() <= 1, "{ips:?}");
+        assert!(ips.iter().filter(|ip| ip.is_ipv6()).count() <= 1, "{ips:?}");
+        assert!(ips.iter().all(is_routable), "{ips:?}");
     }
 
     #[test]

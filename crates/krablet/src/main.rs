@@ -13,13 +13,18 @@ mod machine;
 mod node;
 mod parts;
 mod pod_resources;
+mod preflight;
+mod pressure;
 mod referents;
+mod reservations;
 mod resolver;
 mod run_once;
 mod secure;
 mod stats;
+mod systemd;
 mod user_ids;
 mod view;
+mod vmodule;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -109,7 +114,10 @@ fn run(loaded: Loaded) -> ExitCode {
         "json" => logging::Format::Json,
         _ => logging::Format::Text,
     };
-    let verbosity = logging::init(format, logging.verbosity, Arc::new(SystemClock));
+    let modules = logging.vmodule.iter();
+    let modules = modules.map(|m| (m.file_pattern.clone(), logging::level_of(m.verbosity)));
+    let by_file = vmodule::ByFile::new(modules);
+    let verbosity = logging::init(format, logging.verbosity, by_file, Arc::new(SystemClock));
     for warning in &loaded.warnings {
         warn!("{warning}");
     }

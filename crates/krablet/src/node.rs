@@ -1,7 +1,6 @@
 //! Wiring: from a loaded configuration to a running agent, until a signal ends it.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,11 +10,11 @@ use anyhow::{Context, Result, bail};
 use jiff::tz::TimeZone;
 use krablet_agent::{Adoption, Agent, AgentConfig, AgentDeps, AgentHandle};
 use krablet_config::{Gate, KubeletConfiguration, Loaded};
+use krablet_core::backoff::BackoffLimits;
 use krablet_core::gc::GcPolicy;
 use krablet_core::image_gc::ImageGcPolicy;
 use krablet_core::logs::RotationPolicy;
 use krablet_core::restart::RestartGates;
-use krablet_core::status::NodeFacts;
 use krablet_core::worker::Periods;
 use krablet_cri::{CallLog, Deadlines, Endpoint, ImageClient, RuntimeClient, RuntimeService};
 use krablet_events::{Recorder, Subject, reason};
@@ -24,7 +23,8 @@ use krablet_linux::{
     Files, HostFiles, HostMounts, HostSpace, HostTools, InotifyWatch, PatientMounts, SystemClock,
     WallClock,
 };
-use krablet_manifest::Place;
+use krablet_manifest::{Place, References};
+use krablet_metrics::RestMetrics;
 use krablet_net::HostNet;
 use krablet_observer::ObserverConfig;
 use krablet_pod::marks::PodSource;
@@ -35,25 +35,29 @@ use krablet_runtime::{
     DnsSettings, ImageDeps, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings,
     RuntimeConfig,
 };
-use krablet_sources::{Decode, FileSource, FileSourceConfig, Origin, UrlSource, UrlSourceConfig};
+use krablet_server::NodeView as _;
+use krablet_sources::{
+    Decode, FileSource, FileSourceConfig, Origin, TakeOver, UrlSource, UrlSourceConfig,
+};
 use krablet_volumes::VolumesConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::cgroups::{self, Division};
-use crate::cluster::{self, Ground};
+use crate::cluster::{self, Ground, Known};
 use crate::doors::{ClusterDoor, Doors};
 use crate::logging::Verbosity;
 use crate::parts::Parts;
+use crate::preflight::{self, LockFile};
 use crate::resolver::ResolverWatch;
+use crate::systemd::ServiceManager;
 use crate::view::{AgentView, Facts};
-use crate::{keychain, lock, machine, referents, run_once, stats, user_ids};
+use crate::{keychain, lock, machine, pressure, referents, run_once, stats, user_ids};
 
 /// What is known of the machine before anything is built.
 struct Machine {
     name: String,
-    ips: Vec<IpAddr>,
     memory: i64,
     cores: usize,
 }
@@ -61,11 +65,15 @@ struct Machine {
 /// Runs the agent until SIGTERM or SIGINT, or until a run-once has ended.
 pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
     let config = &loaded.config;
+    let manager = ServiceManager::of_process(&loaded.gates)?;
     let machine = Machine {
         name: machine::node_name(&loaded.flags.hostname_override)?,
-        ips: machine::host_ips(&loaded.flags.node_ip)?,
         memory: machine::memory(),
         cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
+    };
+    let lock_file = match loaded.flags.lock_file.as_str() {
+        "" => None,
+        path => Some(LockFile::acquire(path, loaded.flags.exit_on_lock_contention).await?),
     };
     let root = prepare_root(&loaded.flags.root_dir)?;
     let _lock = lock::take(&root.path().join("krablet.lock"))?;
@@ -77,19 +85,22 @@ pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
     let (client, images) = connect(config, &calls)?;
     let files: Arc<dyn Files> = Arc::new(HostFiles);
     let mut parts = Parts::default();
+    manager.start(&mut parts.tasks);
     let ground = Ground {
         loaded: &loaded,
         name: &machine.name,
-        host_ips: &machine.ips,
         root: &root,
         files: files.clone(),
         clock: clock.clone(),
         recorder: recorder.clone(),
         runtime: client.clone(),
         images: images.clone(),
+        calls_out: RestMetrics::default(),
         seed: fresh_seed(),
     };
     // What the user has to set right is told before the runtime is waited for.
+    preflight::check(&loaded)?;
+    let node_config = cluster::node_config(&ground)?;
     let id_space = user_ids::space(&loaded)?;
     let division = Division::of(&ground).await?;
     let invitation = match cluster::is_wanted(&loaded) {
@@ -98,17 +109,28 @@ pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
     };
     let door_runtime = Arc::new(client.clone());
     let keychain = keychain::build(&ground, invitation.as_ref().map(|i| i.kube())).await?;
-    let runtime_name = runtime_name(&client).await;
+    // A resolver that takes its time is asked while the runtime is waited for.
+    let own_ips = cluster::own_ips(&ground, &node_config);
+    let (runtime_name, ips) = tokio::join!(runtime_name(&client), own_ips);
     let recursive_read_only = can_mount_recursively_read_only(&client).await;
     let cgroups = cgroups::detect(config, &client).await?;
     let tasks = &mut parts.tasks;
     division.enforce(&cgroups, &recorder, tasks).await?;
-    let (joined, door, ties) = match invitation {
+    let known = Known {
+        ips: ips.clone(),
+        pressures: pressure::watch(&ground, tasks).await?,
+    };
+    let (joined, door, ties, host_ips) = match invitation {
         Some(invitation) => {
-            let (joined, door, ties) = cluster::join(&ground, invitation, &mut parts).await?;
-            (Some(joined), door, Some(ties))
+            let joined = cluster::join(&ground, invitation, known, &mut parts).await?;
+            let (joined, door, ties) = joined;
+            let host_ips = ties.host_ips.clone();
+            (Some(joined), door, Some(ties), host_ips)
         }
-        None => (None, cluster::alone(&ground, &mut parts).await?, None),
+        None => {
+            let (door, host_ips) = cluster::alone(&ground, known, &mut parts).await?;
+            (None, door, None, host_ips)
+        }
     };
     let referents = match &ties {
         Some(ties) => ties.referents.clone(),
@@ -134,16 +156,17 @@ pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
         cluster: joined,
     };
     let mut agent_config = agent_config(&loaded, &machine, &root, runtime_name)?;
-    agent_config.node.recursive_read_only = recursive_read_only;
     agent_config.runtime.node.recursive_read_only = recursive_read_only;
+    agent_config.runtime.node.host_ips = host_ips;
     let runtime = &mut agent_config.runtime;
     division.tell(&loaded, &cgroups, runtime).await;
     runtime.node.id_space = id_space;
     let sources = agent_config.sources.clone();
+    let gates = agent_config.gates;
     check_node_resolver(&agent_config.runtime.dns, &*deps.files, &recorder).await;
     let resolver = agent_config.runtime.dns.resolv_conf.clone();
     let (agent, handle) = Agent::build(agent_config, deps.clone());
-    recorder.normal(Subject::Node, reason::STARTING, "Starting krablet.");
+    recorder.normal(Subject::Node, reason::STARTING, "Starting kubelet.");
 
     let tasks = &mut parts.tasks;
     tasks.spawn(agent.run());
@@ -151,6 +174,7 @@ pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
         tasks.spawn(ResolverWatch::new(file, &deps, &handle).run());
     }
     let certificate = ties.as_ref().and_then(|t| t.certificate.clone());
+    let counts = ties.as_ref().map(|t| t.counts.clone());
     if let Some(ties) = ties {
         ties.spawn(&handle, tasks);
     }
@@ -181,14 +205,14 @@ pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
         },
         config,
     );
-    let view = view.with_certificate(certificate);
+    let view = view.with_certificate(certificate).with_cluster(counts);
     let view = Arc::new(view.with_figures(statistics.clone()));
     let doors = Doors {
         loaded: &loaded,
         root: &root,
         node_name: &machine.name,
-        node_ips: &machine.ips,
-        view,
+        node_ips: &ips,
+        view: view.clone(),
         handle: &handle,
         cluster: joined,
         runtime: door_runtime,
@@ -196,31 +220,40 @@ pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
         verbosity,
     };
     doors.open(tasks).await?;
-    notify_ready();
+    manager.ready(move || view.failing_checks());
 
     let ended = match config.sources.run_once {
-        true => Ok(run_once::wait(&handle, &sources).await),
-        false => wait_for_end(tasks).await,
+        true => Ok(run_once::wait(&handle, &sources, gates).await),
+        false => wait_for_end(tasks, lock_file).await,
     };
-    drop(handle);
+    drop((handle, manager));
     parts.end().await;
     ended
 }
 
-/// Until a signal, or until a part of the agent ends, which none does by itself.
-async fn wait_for_end(tasks: &mut JoinSet<()>) -> Result<ExitCode> {
+/// Until a signal, until another agent wants the lock file, or until a part of the agent ends, which none does by
+/// itself.
+async fn wait_for_end(tasks: &mut JoinSet<()>, lock_file: Option<LockFile>) -> Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     tokio::select! {
         biased;
         _ = terminate.recv() => info!("SIGTERM: stopping; the pods go on"),
         _ = interrupt.recv() => info!("SIGINT: stopping; the pods go on"),
+        () = contended(&lock_file) => {}
         ended = tasks.join_next() => match ended {
             Some(Err(e)) => bail!("a part of the agent failed: {e}"),
             _ => bail!("a part of the agent ended"),
         },
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn contended(lock_file: &Option<LockFile>) {
+    match lock_file {
+        Some(file) => file.contended().await,
+        None => std::future::pending().await,
+    }
 }
 
 fn prepare_root(root_dir: &str) -> Result<RootDir> {
@@ -328,11 +361,7 @@ fn agent_config(
         gc: gc_policy(&loaded.flags.runtime),
         rotation: rotation(config),
         sources,
-        node: NodeFacts {
-            host_ips: machine.ips.clone(),
-            runtime_name,
-            recursive_read_only: false,
-        },
+        runtime_name,
         gates,
         seed,
     })
@@ -398,7 +427,6 @@ fn runtime_config(
         },
         node: RuntimeNode {
             name: machine.name.clone(),
-            host_ips: machine.ips.iter().map(IpAddr::to_string).collect(),
             memory_capacity: machine.memory,
             thermal_throttle: machine::thermal_throttle(),
             ..RuntimeNode::default()
@@ -416,10 +444,14 @@ fn runtime_config(
             gc: image_gc(&config.images),
         },
         seccomp_default: config.runtime.seccomp_default,
-        max_restart_back_off: back_off
-            .max_container_restart_period
-            .and_then(krablet_config::Duration::to_std)
-            .unwrap_or(Duration::from_secs(300)),
+        restart_back_off: BackoffLimits::of_restarts(
+            back_off
+                .max_container_restart_period
+                .and_then(krablet_config::Duration::to_std),
+            loaded
+                .gates
+                .enabled(Gate::ReduceDefaultCrashLoopBackOffDecay),
+        ),
         restart_rules: gates.rules,
         restart_all: gates.restart_all,
         stop_signals: loaded.gates.enabled(Gate::ContainerStopSignals),
@@ -465,10 +497,11 @@ fn start_sources(
     tasks: &mut JoinSet<()>,
 ) {
     let sources = &loaded.config.sources;
-    let decode = decoder(&machine.name, !loaded.flags.local_objects_dir.is_empty());
+    let decode = decoder(&machine.name, references_of(loaded));
     let default = Duration::from_secs(20);
+    let adoption = Adoption::new(handle.observer.clone(), deps.files.clone(), root.clone());
+    let adoption: Option<Arc<dyn TakeOver>> = Some(Arc::new(adoption));
     if !sources.static_pod_path.is_empty() {
-        let adoption = Adoption::new(handle.observer.clone(), deps.files.clone(), root.clone());
         let source = FileSource::new(
             FileSourceConfig {
                 path: sources.static_pod_path.clone().into(),
@@ -477,7 +510,7 @@ fn start_sources(
             deps.files.clone(),
             Arc::new(InotifyWatch),
             decode.clone(),
-            Some(Arc::new(adoption)),
+            adoption.clone(),
         );
         tasks.spawn(source.run(handle.sets.clone()));
     }
@@ -493,6 +526,7 @@ fn start_sources(
             },
             deps.net.clone(),
             decode,
+            adoption,
         );
         tasks.spawn(source.run(handle.sets.clone()));
     }
@@ -502,8 +536,18 @@ fn start_sources(
     }
 }
 
+/// What static pods of this node may refer to.
+fn references_of(loaded: &Loaded) -> References {
+    let refused = loaded.gates.enabled(Gate::PreventStaticPodAPIReferences);
+    match (refused, loaded.flags.local_objects_dir.is_empty()) {
+        (false, _) => References::All,
+        (true, false) => References::LocalObjects,
+        (true, true) => References::None,
+    }
+}
+
 /// Manifests become static pods of this node; what has no effect in them is told in the log.
-fn decoder(node_name: &str, local_objects: bool) -> Decode {
+fn decoder(node_name: &str, references: References) -> Decode {
     let node_name = node_name.to_owned();
     Arc::new(move |bytes, origin| {
         let place = match origin {
@@ -513,7 +557,7 @@ fn decoder(node_name: &str, local_objects: bool) -> Decode {
         let origin = krablet_manifest::Origin {
             place,
             node_name: node_name.clone(),
-            local_objects,
+            references,
         };
         let decoded = krablet_manifest::decode(bytes, &origin).map_err(|e| e.to_string())?;
         for warning in &decoded.warnings {
@@ -521,16 +565,4 @@ fn decoder(node_name: &str, local_objects: bool) -> Decode {
         }
         Ok(decoded.pods)
     })
-}
-
-/// Tells systemd, if it started us, that we are ready.
-fn notify_ready() {
-    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
-        return;
-    };
-    let sent = std::os::unix::net::UnixDatagram::unbound()
-        .and_then(|s| s.send_to(b"READY=1", PathBuf::from(&socket)));
-    if let Err(e) = sent {
-        warn!(err = %e, "Could not notify the service manager");
-    }
 }

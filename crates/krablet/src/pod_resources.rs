@@ -18,7 +18,8 @@ pub fn open(root: &Path, view: Arc<AgentView>, tasks: &mut JoinSet<()>) -> Resul
     let made = make.recursive(true).mode(0o750).create(&directory);
     made.with_context(|| format!("cannot create {}", directory.display()))?;
     let listener = Listener::unix(&directory.join("kubelet.sock"))?;
-    let routes = routes(Arc::new(NodePods(view)));
+    let metrics = view.counted().pod_resources.clone();
+    let routes = routes(Arc::new(NodePods(view)), metrics);
     tasks.spawn(listener.serve(routes));
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! The HTTPS port: which certificate is shown there, and who is let in.
 
+mod fresh;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use futures::StreamExt as _;
 use jiff::Timestamp;
 use krablet_access::{Authenticator, Authorizer, ClientCertificates, SubjectReviews, TokenReviews};
 use krablet_agent::AgentHandle;
@@ -14,7 +14,7 @@ use krablet_config::{Gate, KUBERNETES_VERSION, KubeletConfiguration, Loaded};
 use krablet_identity::serving::{self, ServingFiles};
 use krablet_identity::{CertStore, PairFiles, ServingDeps, ServingRotation};
 use krablet_kube::Kube;
-use krablet_linux::{DirectoryWatch as _, HostFiles, InotifyWatch, SystemClock, WallClock as _};
+use krablet_linux::{HostFiles, SystemClock, WallClock as _};
 use krablet_metrics::ProcessStats;
 use krablet_pod::api::PodStatus;
 use krablet_pod::observed::ObservedPod;
@@ -32,8 +32,7 @@ use crate::checkpointing::ByRuntime;
 use crate::doors::{ClusterDoor, Doors};
 use crate::flagz;
 
-/// Files that change are written in several steps; looked at once they are through.
-const SETTLED: Duration = Duration::from_millis(100);
+use fresh::Fresh;
 
 /// Without an API server nobody could be told from anybody else by the rules that are set: the port stays shut then,
 /// and the log says what to change.
@@ -60,7 +59,7 @@ pub async fn open(
         _ => {
             let files = serving_files(&doors).await?;
             let pair = read_pair(&files)?;
-            tasks.spawn(on_change(files.certificate.clone(), reading(&pair, files)));
+            tasks.spawn(fresh_pair(&pair, files).run());
             pair
         }
     };
@@ -265,16 +264,12 @@ fn access(doors: &Doors<'_>, certificates: Option<ClientCertificates>) -> Access
     }
 }
 
-/// Reads the pair anew.
-fn reading(
-    pair: &ServingPair,
-    files: ServingFiles,
-) -> impl Fn() -> Result<(), String> + Send + 'static {
+/// The pair, read again when one of its two files changes, wherever each lies.
+fn fresh_pair(pair: &ServingPair, files: ServingFiles) -> Fresh<2> {
     let pair = pair.clone();
-    move || {
-        let (certificate, key) = read_both(&files).map_err(|e| format!("{e:#}"))?;
-        pair.replace(&certificate, &key)
-    }
+    Fresh::new([files.certificate, files.key], move |[certificate, key]| {
+        pair.replace(certificate, key)
+    })
 }
 
 /// Authorities that change take effect without a restart; what cannot be used leaves the old in force.
@@ -285,33 +280,9 @@ fn keep_fresh(
 ) {
     if let Some(certificates) = certificates {
         let file = PathBuf::from(&config.security.authentication.x509.client_ca_file);
-        let place = file.clone();
-        let again = move || -> Result<(), String> {
-            let text = std::fs::read(&file).map_err(|e| e.to_string())?;
-            certificates.replace(&text)
-        };
-        tasks.spawn(on_change(place, again));
+        let fresh = Fresh::new([file], move |[text]| certificates.replace(text));
+        tasks.spawn(fresh.run());
     }
-}
-
-async fn on_change(file: PathBuf, again: impl Fn() -> Result<(), String> + Send + 'static) {
-    let directory = file.parent().unwrap_or(Path::new("/")).to_owned();
-    let path = file.display().to_string();
-    match InotifyWatch.watch(&directory) {
-        Ok(mut changes) => {
-            while changes.next().await.is_some() {
-                tokio::time::sleep(SETTLED).await;
-                if let Err(err) = again() {
-                    warn!(
-                        path,
-                        err, "Cannot be used, what was read before stays in force"
-                    );
-                }
-            }
-        }
-        Err(e) => warn!(path, err = %e, "Is not watched: changes take effect with a restart"),
-    }
-    std::future::pending::<()>().await;
 }
 
 struct House {

@@ -14,7 +14,7 @@ use krablet_pod::api::{EmptyDirVolumeSource, Pod, Volume};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::paths::RootDir;
 use krablet_pod::{PodRef, PodUid};
-use krablet_server::Statistics;
+use krablet_server::{Pieces, Statistics};
 use krablet_stats::reading::Depth;
 use krablet_stats::{Pods, Stats, StatsConfig, StatsDeps, Storage, SystemCgroups, VolumePlace};
 use krablet_volumes::{RECORD_FILE, Record};
@@ -79,7 +79,7 @@ impl Statistics for Figures {
     async fn summary(&self, only_cpu_and_memory: bool) -> Result<Vec<u8>, String> {
         let depth = match only_cpu_and_memory {
             true => Depth::CpuAndMemory,
-            false => Depth::Full,
+            false => Depth::Summary,
         };
         self.0.summary(depth).await.map_err(|e| e.to_string())
     }
@@ -88,8 +88,8 @@ impl Statistics for Figures {
         self.0.resource_metrics().await
     }
 
-    async fn cadvisor_metrics(&self) -> String {
-        self.0.cadvisor_metrics().await
+    async fn cadvisor_metrics(&self) -> Pieces {
+        Box::new(self.0.cadvisor_metrics().await)
     }
 }
 

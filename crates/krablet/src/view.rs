@@ -15,7 +15,7 @@ use krablet_cri::CallLog;
 use krablet_events::Recorder;
 use krablet_identity::IdentityHandle;
 use krablet_linux::WallClock;
-use krablet_metrics::ProcessStats;
+use krablet_metrics::{Metrics, ProcessStats};
 use krablet_pod::PodRef;
 use krablet_pod::api::Pod;
 use krablet_server::NodeView;
@@ -24,8 +24,8 @@ use tokio::sync::watch;
 
 use crate::stats::Figures;
 
-pub use scrape::Facts;
-use scrape::{CertificateNumbers, Moment, ServingNumbers};
+use scrape::{CertificateNumbers, ClusterNumbers, Moment, ServingNumbers};
+pub use scrape::{ClusterCounts, Facts};
 
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 
@@ -37,6 +37,7 @@ pub struct AgentView {
     facts: Facts,
     /// The node's own certificate, if it has one.
     certificate: Option<IdentityHandle>,
+    cluster: Option<ClusterCounts>,
     /// The one it shows to others, once the cluster is asked for it.
     serving: OnceLock<IdentityHandle>,
     figures: Option<Arc<Figures>>,
@@ -61,6 +62,7 @@ impl AgentView {
             calls,
             facts,
             certificate: None,
+            cluster: None,
             serving: OnceLock::new(),
             figures: None,
             turn_limit: (2 * sync).max(Duration::from_secs(300)),
@@ -80,6 +82,15 @@ impl AgentView {
             certificate,
             ..self
         }
+    }
+
+    pub fn with_cluster(self, cluster: Option<ClusterCounts>) -> Self {
+        Self { cluster, ..self }
+    }
+
+    /// What is counted where it happens.
+    pub fn counted(&self) -> &Metrics {
+        &self.handle.metrics
     }
 
     pub fn with_figures(self, figures: Arc<Figures>) -> Self {
@@ -143,6 +154,7 @@ impl NodeView for AgentView {
         let mut moment = Moment::of(&self.handle, self.calls.snapshot(), self.clock.now());
         moment.certificate = self.certificate.as_ref().map(CertificateNumbers::of);
         moment.serving = self.serving.get().map(ServingNumbers::of);
+        moment.cluster = self.cluster.as_ref().map(ClusterNumbers::of);
         moment.storage = storage;
         scrape::metrics(&self.facts, &moment, &self.handle.metrics)
     }

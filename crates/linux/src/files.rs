@@ -5,10 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
+use tracing::warn;
 
 use crate::failure::{alone, blocking};
 use crate::replace::{self, Lasting};
-use crate::{beneath, disk, tree};
+use crate::{FirstWrites, InotifyWrites, NoWrites, beneath, disk, tree};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
@@ -35,6 +36,18 @@ pub struct Entry {
 pub trait Files: Send + Sync {
     /// Follows symlinks.
     async fn stat(&self, path: &Path) -> io::Result<Entry>;
+    /// The same for many, in their order.
+    async fn stat_all(&self, paths: &[&Path]) -> Vec<io::Result<Entry>> {
+        let mut found = Vec::with_capacity(paths.len());
+        for path in paths {
+            found.push(self.stat(path).await);
+        }
+        found
+    }
+    /// Who tells of writes to files.
+    fn first_writes(&self) -> Box<dyn FirstWrites> {
+        Box::new(NoWrites)
+    }
     /// Does not follow a final symlink.
     async fn lstat(&self, path: &Path) -> io::Result<Entry>;
     /// Entries of a directory by name, sorted; not recursive; not following symlinks.
@@ -84,6 +97,26 @@ impl Files for HostFiles {
     async fn stat(&self, path: &Path) -> io::Result<Entry> {
         let path = path.to_owned();
         alone(move || disk::stat(&path)).await
+    }
+
+    async fn stat_all(&self, paths: &[&Path]) -> Vec<io::Result<Entry>> {
+        let owned: Vec<PathBuf> = paths.iter().map(|path| (*path).to_owned()).collect();
+        let found = alone(move || Ok(owned.iter().map(|path| disk::stat(path)).collect()));
+        let lost = |e: io::Error| {
+            let again = || Err(io::Error::new(e.kind(), e.to_string()));
+            paths.iter().map(|_| again()).collect()
+        };
+        found.await.unwrap_or_else(lost)
+    }
+
+    fn first_writes(&self) -> Box<dyn FirstWrites> {
+        match InotifyWrites::new() {
+            Ok(writes) => Box::new(writes),
+            Err(e) => {
+                warn!(err = %e, "The kernel cannot tell of writes to files: logs are looked at periodically only");
+                Box::new(NoWrites)
+            }
+        }
     }
 
     async fn lstat(&self, path: &Path) -> io::Result<Entry> {

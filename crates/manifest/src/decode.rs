@@ -4,7 +4,7 @@ use krablet_pod::api::Pod;
 use krablet_yaml::Document;
 use serde_json::Value;
 
-use crate::{Decoded, MAX_BYTES, MAX_WARNINGS, Origin, Place, Refusal, Warning};
+use crate::{Decoded, MAX_BYTES, MAX_WARNINGS, Origin, Place, References, Refusal, Warning};
 use crate::{api_references, defaults, make_static, validate};
 
 /// Decodes a manifest into the static pods of a node, defaulted, named and validated. One bad pod refuses the
@@ -163,9 +163,11 @@ fn pod(
         });
     }
     let mut references = api_references(&pod);
-    if origin.local_objects {
-        references.retain(|(resource, _)| !matches!(*resource, "configmaps" | "secrets"));
-    }
+    references.retain(|(resource, _)| match origin.references {
+        References::None => true,
+        References::LocalObjects => !matches!(*resource, "configmaps" | "secrets"),
+        References::All => false,
+    });
     if let Some((_, path)) = references.first() {
         return Err(Refusal::References {
             line: place.line(path),

@@ -46,8 +46,18 @@ pub const MAX_WARNINGS: usize = 64;
 pub struct Origin {
     pub place: Place,
     pub node_name: String,
-    /// The node has configMaps and secrets of its own, which a static pod may refer to.
-    pub local_objects: bool,
+    pub references: References,
+}
+
+/// Which API objects a static pod may refer to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum References {
+    #[default]
+    None,
+    /// The node has configMaps and secrets of its own.
+    LocalObjects,
+    /// Whoever turned the gate PreventStaticPodAPIReferences off answers for what they do.
+    All,
 }
 
 /// A manifest's place.

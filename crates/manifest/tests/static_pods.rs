@@ -61,7 +61,7 @@ fn different_pods_have_different_uids() {
     let other = |place: Place, node: &str| Origin {
         place,
         node_name: node.into(),
-        local_objects: false,
+        references: krablet_manifest::References::None,
     };
     let mut seen = vec![
         uid(POD, &file_origin()),
@@ -115,7 +115,7 @@ fn a_given_uid_is_kept() {
 fn a_static_pod_carries_its_marks() {
     let origin = Origin {
         node_name: "Node-A".into(),
-        local_objects: false,
+        references: krablet_manifest::References::None,
         ..file_origin()
     };
     let refused = decode(POD.as_bytes(), &origin).unwrap_err();
@@ -275,7 +275,7 @@ fn references_to_api_objects_are_refused() {
 #[test]
 fn a_node_with_objects_of_its_own_allows_references_to_them() {
     let origin = Origin {
-        local_objects: true,
+        references: krablet_manifest::References::LocalObjects,
         ..file_origin()
     };
     for case in [
@@ -294,6 +294,11 @@ fn a_node_with_objects_of_its_own_allows_references_to_them() {
         refusal.to_string(),
         "static pods may not reference serviceaccounts (spec.serviceAccountName)"
     );
+    let all = Origin {
+        references: krablet_manifest::References::All,
+        ..file_origin()
+    };
+    assert!(decode(text.to_string().as_bytes(), &all).is_ok());
 }
 
 #[test]

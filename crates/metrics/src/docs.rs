@@ -21,6 +21,8 @@ const NOTES: &str = "
   `unknown` for pods that only the runtime knows.
 - `operation_type` of `kubelet_pod_worker_duration_seconds` is `create`, `update`, `sync` or `kill`, after the update the step was
   done for, or `terminated` for the step that releases what an ended pod held.
+- `reason` of `kubelet_admission_rejections_total` is that of the refused pod where there are only so many such reasons, else
+  `OutOfExtendedResources` or `Other`. `preemption_signal` is the name of the resource.
 - `container_type` is `container`, `init_container` or `ephemeral_container`.
 - `stage` of `kubernetes_feature_enabled` is `ALPHA`, `BETA`, `DEPRECATED`, or empty for a finished feature.
 - Values that come from outside are escaped. Where a series is counted by them (exit codes and reasons), a value is cut after 120
@@ -33,18 +35,29 @@ const NOTES: &str = "
   `kubelet_pleg_last_seen_seconds` or the durations instead.
 - `kubelet_pod_start_duration_seconds` and `kubelet_pod_start_total_duration_seconds` count a pod once, when it starts under this
   agent. Pods that already ran when the agent started are not counted.
+- `kubelet_pod_start_sli_duration_seconds` leaves out the time from the first try to pull an image until it is there, also where
+  pulls fail in between.
+- `storage_operation_duration_seconds` knows `volume_mount`, `volume_unmount`, `map_volume` and `unmap_volume`. A volume that stands and
+  whose content is only brought up to date is not counted again. Volumes of a pod are taken away together: the time that took is told of
+  each. `migrated` is always `false`.
+- In `volume_manager_total_volumes` a claim counts under the plugin of its volume once that stands, and as `N/A` before.
+- `rest_client_request_retries_total` knows only what krablet's client does itself: it sends a request again if the server has certainly
+  not seen it. Whoever repeats a call that was refused makes a new one.
+- `kubelet_image_volume_mounted_succeed_total` does not count containers that could not be created for another reason.
 - `prober_probe_total` has no result `unknown`: the kubelet throws such results away before it counts them, too.
 
 ## What is not there
 
 - `go_*`: krablet is no Go program. Where a dashboard shows `go_goroutines` or `go_memstats_*` as a sign of load, use
   `process_resident_memory_bytes`, `process_open_fds` and `krablet_runtime_operations_in_flight`.
-- `kubelet_evented_pleg_connection_latency_seconds`, `kubelet_pleg_pod_relist_duration_seconds`, `kubelet_pod_start_sli_duration_seconds`,
-  `kubelet_managed_ephemeral_containers`, `process_network_*`.
-- Series of parts that need an API server (`kubelet_pod_status_sync_duration_seconds`, `rest_client_*`, certificates, node start-up)
-  or that krablet does not have yet (evictions, resource managers, device plugins, CSI, DRA, graceful shutdown, image garbage
-  collection, `kubelet_http_*`, `kubelet_volume_stats_health_status_abnormal`). `/metrics/cadvisor` and `/metrics/resource` are told of in
-  [server.md](server.md).
+- `kubelet_pleg_pod_relist_duration_seconds`, `process_network_*`, `kubelet_http_*`, `kubelet_volume_stats_health_status_abnormal`,
+  `rest_client_exec_plugin_*`, and of the requests to the API server their sizes.
+- Series of parts that krablet does not have yet: evictions, resource managers, device plugins, CSI, DRA, graceful shutdown.
+- On a node without an API server: `rest_client_*`, `kubelet_pod_status_sync_duration_seconds`, certificates, node start-up. Nor are
+  `kubelet_certificate_manager_*` told without a certificate that the cluster issued, or `kubelet_node_startup_*` of a node that was
+  there before this start of the agent.
+
+`/metrics/cadvisor` and `/metrics/resource` are told of in [server.md](server.md).
 ";
 
 /// `docs/metrics.md`.

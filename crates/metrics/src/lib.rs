@@ -16,7 +16,8 @@ pub use docs::render_metrics_md;
 pub use page::Page;
 pub use process::ProcessStats;
 pub use sections::{
-    ImageMetrics, Metrics, ResizeMetrics, RuntimeMetrics, WorkerMetrics, image_size_class,
+    CgroupMetrics, DoorMetrics, ImageMetrics, ImageVolumeMetrics, Metrics, PodResourceMetrics,
+    ResizeMetrics, RestMetrics, RuntimeMetrics, VolumeMetrics, WorkerMetrics, image_size_class,
 };
 pub use series::{Kind, Place, Series};
 pub use values::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};

@@ -18,6 +18,8 @@ pub struct ProcessStats {
     pub open_files_limit: Option<u64>,
     /// Unix time.
     pub start_seconds: f64,
+    /// Of the start, from that of the machine.
+    pub start_after_boot: f64,
 }
 
 impl ProcessStats {
@@ -53,6 +55,7 @@ fn parse(sources: &Sources<'_>, open_files: u64) -> Option<ProcessStats> {
         .trim()
         .parse::<f64>()
         .ok()?;
+    let after_boot = field(22)? / TICKS_PER_SECOND;
     Some(ProcessStats {
         cpu_seconds: (field(14)? + field(15)?) / TICKS_PER_SECOND,
         resident_bytes: kilobytes(sources.status, "VmRSS:")?,
@@ -60,7 +63,8 @@ fn parse(sources: &Sources<'_>, open_files: u64) -> Option<ProcessStats> {
         virtual_limit: soft_limit(sources.limits, "Max address space"),
         open_files,
         open_files_limit: soft_limit(sources.limits, "Max open files"),
-        start_seconds: booted + field(22)? / TICKS_PER_SECOND,
+        start_seconds: booted + after_boot,
+        start_after_boot: after_boot,
     })
 }
 
@@ -100,6 +104,7 @@ mod tests {
             open_files: 7,
             open_files_limit: Some(1024),
             start_seconds: 1_700_000_007.0,
+            start_after_boot: 7.0,
         };
         assert_eq!(parse(&sources, 7), Some(expected));
         let broken = Sources {

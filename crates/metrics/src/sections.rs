@@ -1,8 +1,14 @@
 //! What other rooms count, a section for each. A room is handed its section and knows no other.
 
+mod node;
+
 use crate::page::Page;
 use crate::series;
 use crate::values::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};
+
+pub use node::{
+    CgroupMetrics, DoorMetrics, ImageVolumeMetrics, PodResourceMetrics, RestMetrics, VolumeMetrics,
+};
 
 /// All sections. Clones count together.
 #[derive(Clone, Debug, Default)]
@@ -10,6 +16,9 @@ pub struct Metrics {
     pub workers: WorkerMetrics,
     pub runtime: RuntimeMetrics,
     pub images: ImageMetrics,
+    pub cgroups: CgroupMetrics,
+    pub volumes: VolumeMetrics,
+    pub pod_resources: PodResourceMetrics,
 }
 
 impl Metrics {
@@ -17,6 +26,9 @@ impl Metrics {
         self.workers.put_on(page);
         self.runtime.put_on(page);
         self.images.put_on(page);
+        self.cgroups.put_on(page);
+        self.volumes.put_on(page);
+        self.pod_resources.put_on(page);
     }
 }
 
@@ -29,11 +41,13 @@ pub struct WorkerMetrics {
     pub start_duration: Histogram,
     pub pod_start_duration: Histogram,
     pub pod_start_total_duration: Histogram,
+    pub pod_start_sli_duration: Histogram,
     /// By `container_type`, `exit_code`, `reason`.
     pub terminated_containers: CounterVec,
     /// By `static`.
     pub restarted_pods: CounterVec,
     pub orphaned_runtime_pods: Counter,
+    pub door: DoorMetrics,
     pub resizes: ResizeMetrics,
 }
 
@@ -83,9 +97,11 @@ impl Default for WorkerMetrics {
             start_duration: Histogram::new(&series::POD_WORKER_START_DURATION),
             pod_start_duration: Histogram::new(&series::POD_START_DURATION),
             pod_start_total_duration: Histogram::new(&series::POD_START_TOTAL_DURATION),
+            pod_start_sli_duration: Histogram::new(&series::POD_START_SLI_DURATION),
             terminated_containers: CounterVec::new(&series::TERMINATED_CONTAINERS),
             restarted_pods: CounterVec::new(&series::RESTARTED_PODS),
             orphaned_runtime_pods: Counter::new(&series::ORPHANED_RUNTIME_PODS),
+            door: DoorMetrics::default(),
             resizes: ResizeMetrics::default(),
         };
         // Both are told from the start, so that a rate can be taken of the first one.
@@ -103,9 +119,11 @@ impl WorkerMetrics {
         page.histogram(&self.start_duration);
         page.histogram(&self.pod_start_duration);
         page.histogram(&self.pod_start_total_duration);
+        page.histogram(&self.pod_start_sli_duration);
         page.counters(&self.terminated_containers);
         page.counters(&self.restarted_pods);
         page.counter(&self.orphaned_runtime_pods);
+        self.door.put_on(page);
         self.resizes.put_on(page);
     }
 }
@@ -116,6 +134,9 @@ pub struct RuntimeMetrics {
     /// Sandboxes asked for.
     pub started_pods: Counter,
     pub started_pods_errors: Counter,
+    /// Those in a user namespace of their own.
+    pub started_userns_pods: Counter,
+    pub started_userns_pods_errors: Counter,
     /// By `container_type`.
     pub started_containers: CounterVec,
     /// By `code`, `container_type`.
@@ -130,6 +151,7 @@ pub struct RuntimeMetrics {
     pub resize_duration: HistogramVec,
     pub http_fallbacks: Counter,
     pub sleeps_cut_short: Counter,
+    pub image_volumes: ImageVolumeMetrics,
 }
 
 impl Default for RuntimeMetrics {
@@ -137,6 +159,8 @@ impl Default for RuntimeMetrics {
         Self {
             started_pods: Counter::new(&series::STARTED_PODS),
             started_pods_errors: Counter::new(&series::STARTED_PODS_ERRORS),
+            started_userns_pods: Counter::new(&series::STARTED_USERNS_PODS),
+            started_userns_pods_errors: Counter::new(&series::STARTED_USERNS_PODS_ERRORS),
             started_containers: CounterVec::new(&series::STARTED_CONTAINERS),
             started_containers_errors: CounterVec::new(&series::STARTED_CONTAINERS_ERRORS),
             run_sandbox_duration: HistogramVec::new(&series::RUN_PODSANDBOX_DURATION),
@@ -145,6 +169,7 @@ impl Default for RuntimeMetrics {
             resize_duration: HistogramVec::new(&series::POD_RESIZE_DURATION),
             http_fallbacks: Counter::new(&series::LIFECYCLE_HTTP_FALLBACKS),
             sleeps_cut_short: Counter::new(&series::SLEEP_TERMINATED_EARLY),
+            image_volumes: ImageVolumeMetrics::default(),
         }
     }
 }
@@ -153,6 +178,8 @@ impl RuntimeMetrics {
     fn put_on(&self, page: &mut Page) {
         page.counter(&self.started_pods);
         page.counter(&self.started_pods_errors);
+        page.counter(&self.started_userns_pods);
+        page.counter(&self.started_userns_pods_errors);
         page.counters(&self.started_containers);
         page.counters(&self.started_containers_errors);
         page.histograms(&self.run_sandbox_duration);
@@ -161,6 +188,7 @@ impl RuntimeMetrics {
         page.histograms(&self.resize_duration);
         page.counter(&self.http_fallbacks);
         page.counter(&self.sleeps_cut_short);
+        self.image_volumes.put_on(page);
     }
 }
 

@@ -73,11 +73,19 @@ pub const CERTIFICATE_AGE: [f64; 10] = [
     31_104_000.0,
     124_416_000.0,
 ];
-/// 0.005 × 2.5ⁿ
+/// Of calls to the API server.
+pub const REST_CALL: [f64; 12] = [
+    0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
+];
+/// Of what is done to volumes.
+pub const STORAGE: [f64; 13] = [
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
+];
 pub const RESIZE_MILLIS: [f64; 14] = [
     10.0, 50.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 30_000.0, 60_000.0,
     120_000.0, 300_000.0, 600_000.0,
 ];
+/// 0.005 × 2.5ⁿ
 pub const RUNTIME_CALL: [f64; 14] = [
     0.005,
     0.0125,
@@ -132,10 +140,20 @@ series! {
         "Pods found running that neither a source nor a worker knew";
     RESTARTED_PODS: Metrics "ALPHA" Counter, "kubelet_restarted_pods_total" ["static"]
         "Pods started anew because they were removed and came back under the same UID";
+    MANAGED_EPHEMERAL_CONTAINERS: Metrics "ALPHA" Gauge, "kubelet_managed_ephemeral_containers" []
+        "Ephemeral containers in the specs of wanted pods";
+    ADMISSION_REJECTIONS: Metrics "ALPHA" Counter, "kubelet_admission_rejections_total" ["reason"]
+        "Pods that were refused at the door, by reason; OutOfExtendedResources and Other stand for reasons of which there may be any number";
+    PREEMPTIONS: Metrics "ALPHA" Counter, "kubelet_preemptions" ["preemption_signal"]
+        "Pods that had to make room for a critical one, by the resource there was too little of";
     STARTED_PODS: Metrics "ALPHA" Counter, "kubelet_started_pods_total" []
         "Sandboxes asked for";
     STARTED_PODS_ERRORS: Metrics "ALPHA" Counter, "kubelet_started_pods_errors_total" []
         "Sandboxes that could not be had";
+    STARTED_USERNS_PODS: Metrics "ALPHA" Counter, "kubelet_started_user_namespaced_pods_total" []
+        "Sandboxes asked for in a user namespace of their own";
+    STARTED_USERNS_PODS_ERRORS: Metrics "ALPHA" Counter, "kubelet_started_user_namespaced_pods_errors_total" []
+        "Sandboxes in a user namespace of their own that could not be had";
     STARTED_CONTAINERS: Metrics "ALPHA" Counter, "kubelet_started_containers_total" ["container_type"]
         "Containers whose start was begun";
     STARTED_CONTAINERS_ERRORS: Metrics "ALPHA" Counter, "kubelet_started_containers_errors_total" ["code", "container_type"]
@@ -150,6 +168,8 @@ series! {
         "Time from the first sight of a pod to the start of its worker";
     POD_START_DURATION: Metrics "ALPHA" Histogram(&POD_START), "kubelet_pod_start_duration_seconds" []
         "Time from the first sight of a pod until its phase was Running";
+    POD_START_SLI_DURATION: Metrics "ALPHA" Histogram(&POD_START), "kubelet_pod_start_sli_duration_seconds" []
+        "Time from a pod's creation until all its containers ran, without pulls and without the time its init containers ran; pods whose volumes outlive them are not counted";
     POD_START_TOTAL_DURATION: Metrics "ALPHA" Histogram(&POD_START), "kubelet_pod_start_total_duration_seconds" []
         "Time from a pod's creation (for one without creation time: its first sight) until all its containers ran, pulls and init containers included";
     PLEG_RELIST_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_pleg_relist_duration_seconds" []
@@ -178,6 +198,24 @@ series! {
         "Age of serving certificates when the next one took their place";
     SERVER_CERTIFICATE_RENEW_ERRORS: Metrics "ALPHA" Counter, "kubelet_server_expiration_renew_errors" []
         "Requests for a serving certificate that failed";
+    STARTUP_PRE_KUBELET: Metrics "ALPHA" Gauge, "kubelet_node_startup_pre_kubelet_duration_seconds" []
+        "Time from the machine's start until this agent's";
+    STARTUP_PRE_REGISTRATION: Metrics "ALPHA" Gauge, "kubelet_node_startup_pre_registration_duration_seconds" []
+        "Time from this agent's start until it first tried to register the node";
+    STARTUP_REGISTRATION: Metrics "ALPHA" Gauge, "kubelet_node_startup_registration_duration_seconds" []
+        "Time from the first try to register the node until there was a new Node object";
+    STARTUP_POST_REGISTRATION: Metrics "ALPHA" Gauge, "kubelet_node_startup_post_registration_duration_seconds" []
+        "Time from the registration of a new node until it was ready";
+    STARTUP_TOTAL: Metrics "ALPHA" Gauge, "kubelet_node_startup_duration_seconds" []
+        "Time from the machine's start until its new node was ready";
+    REST_REQUESTS: Metrics "ALPHA" Counter, "rest_client_requests_total" ["code", "host", "method"]
+        "Requests to the API server, each try of them, by the status of the answer; `<error>` without one";
+    REST_DURATION: Metrics "ALPHA" Histogram(&REST_CALL), "rest_client_request_duration_seconds" ["host", "verb"]
+        "Time calls to the API server took, waiting for their turn included; watches are not counted";
+    REST_TURN_DURATION: Metrics "ALPHA" Histogram(&REST_CALL), "rest_client_rate_limiter_duration_seconds" ["host", "verb"]
+        "Time calls to the API server waited for their turn";
+    REST_RETRIES: Metrics "ALPHA" Counter, "rest_client_request_retries_total" ["code", "host", "verb"]
+        "Requests that were sent once more because the API server had certainly not seen them, by the status of the answer";
     VOLUME_CAPACITY: Metrics "ALPHA" Gauge, "kubelet_volume_stats_capacity_bytes" ["namespace", "persistentvolumeclaim"]
         "Size of the file system a claim's volume is on";
     VOLUME_AVAILABLE: Metrics "ALPHA" Gauge, "kubelet_volume_stats_available_bytes" ["namespace", "persistentvolumeclaim"]
@@ -192,6 +230,24 @@ series! {
         "Inodes a claim's volume takes, as last measured";
     CONTAINER_LOG_USED: Metrics "ALPHA" Gauge, "kubelet_container_log_filesystem_used_bytes" ["container", "namespace", "pod", "uid"]
         "Bytes the log of a running container takes, with its older parts";
+    ORPHAN_VOLUMES_CLEANED: Metrics "ALPHA" Gauge, "kubelet_orphan_pod_cleaned_volumes" []
+        "Pods that are gone whose directories the last sweep found";
+    ORPHAN_VOLUMES_ERRORS: Metrics "ALPHA" Gauge, "kubelet_orphan_pod_cleaned_volumes_errors" []
+        "Pods that are gone whose directories the last sweep could not remove";
+    STORAGE_OPERATIONS: Metrics "ALPHA" Histogram(&STORAGE), "storage_operation_duration_seconds" ["migrated", "operation_name", "status", "volume_plugin"]
+        "Time it took to set up a volume or to take it away";
+    TOTAL_VOLUMES: Metrics "ALPHA" Gauge, "volume_manager_total_volumes" ["plugin_name", "state"]
+        "Volumes that pods are to have and volumes that stand";
+    POD_RESOURCES_REQUESTS: Metrics "ALPHA" Counter, "kubelet_pod_resources_endpoint_requests_total" ["server_api_version"]
+        "Requests to the pod resources service";
+    POD_RESOURCES_LIST: Metrics "ALPHA" Counter, "kubelet_pod_resources_endpoint_requests_list" ["server_api_version"]
+        "Requests for the resources of all pods";
+    POD_RESOURCES_GET: Metrics "ALPHA" Counter, "kubelet_pod_resources_endpoint_requests_get" ["server_api_version"]
+        "Requests for the resources of one pod";
+    POD_RESOURCES_GET_ERRORS: Metrics "ALPHA" Counter, "kubelet_pod_resources_endpoint_errors_get" ["server_api_version"]
+        "Requests for the resources of a pod that is not there";
+    POD_RESOURCES_ALLOCATABLE: Metrics "ALPHA" Counter, "kubelet_pod_resources_endpoint_requests_get_allocatable" ["server_api_version"]
+        "Requests for the resources that can be allocated";
     RUNTIME_OPERATIONS: Metrics "ALPHA" Counter, "kubelet_runtime_operations_total" ["operation_type"]
         "Calls to the runtime that ended";
     RUNTIME_OPERATIONS_ERRORS: Metrics "ALPHA" Counter, "kubelet_runtime_operations_errors_total" ["operation_type"]
@@ -218,12 +274,20 @@ series! {
         "Time pulls took, waiting for their turn included, by the size of the image";
     IMAGE_GARBAGE_COLLECTED: Metrics "ALPHA" Counter, "kubelet_image_garbage_collected_total" ["reason"]
         "Images removed because they were unused for too long or because disk space was short";
+    IMAGE_VOLUME_REQUESTED: Metrics "BETA" Counter, "kubelet_image_volume_requested_total" []
+        "Images that containers were to be given as volumes";
+    IMAGE_VOLUME_MOUNTED: Metrics "BETA" Counter, "kubelet_image_volume_mounted_succeed_total" []
+        "Mounts of image volumes in containers that were created";
+    IMAGE_VOLUME_ERRORS: Metrics "BETA" Counter, "kubelet_image_volume_mounted_errors_total" []
+        "Mounts of image volumes in containers that could not be created because of one";
     CREDENTIAL_PLUGIN_ERRORS: Metrics "ALPHA" Counter, "kubelet_credential_provider_plugin_errors_total" ["plugin_name"]
         "Runs of credential provider plugins that failed";
     CREDENTIAL_PLUGIN_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_credential_provider_plugin_duration" ["plugin_name"]
         "Time a run of a credential provider plugin took";
     CGROUP_VERSION: Metrics "ALPHA" Gauge, "kubelet_cgroup_version" []
         "Version of the cgroup hierarchy, 1 or 2";
+    CGROUP_MANAGER_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_cgroup_manager_duration_seconds" ["operation_type"]
+        "Time it took to create, update or destroy a cgroup";
     LIFECYCLE_HTTP_FALLBACKS: Metrics "ALPHA" Counter, "kubelet_lifecycle_handler_http_fallbacks_total" []
         "Hooks by HTTPS that were answered in plain HTTP and done over in it with success";
     SLEEP_TERMINATED_EARLY: Metrics "ALPHA" Counter, "kubelet_sleep_action_terminated_early_total" []
@@ -231,7 +295,7 @@ series! {
     BUILD_INFO: Metrics "BETA" Gauge, "kubernetes_build_info" ["build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version", "major", "minor", "platform"]
         "The Kubernetes version this agent behaves as, in labels, always 1; what only a Go build has is empty";
     FEATURE_ENABLED: Metrics "BETA" Gauge, "kubernetes_feature_enabled" ["name", "stage"]
-        "1 for each feature gate that is on, 0 for one that is off; the stage is empty for finished features";
+        "1 for each feature gate that is on, 0 for one that is off or whose feature krablet does not have; the stage is empty for finished features";
     PROCESS_CPU: Metrics "" Counter, "process_cpu_seconds_total" []
         "Time this process has spent on a CPU, in user mode and in the kernel";
     PROCESS_RESIDENT_MEMORY: Metrics "" Gauge, "process_resident_memory_bytes" []

@@ -54,7 +54,7 @@ fn specified(config: &NodeConfig) -> Vec<IpAddr> {
 /// The node's own addresses: those given, else one that is found by the host name, by the node's
 /// name, by the default route, or on an interface. One found before is kept while the machine has
 /// it, so a resolver that comes and goes does not move the node.
-pub(crate) async fn node_ips(
+pub async fn node_ips(
     config: &NodeConfig,
     facts: &dyn MachineFacts,
     last: &[IpAddr],
@@ -101,7 +101,7 @@ async fn found(config: &NodeConfig, facts: &dyn MachineFacts) -> Option<IpAddr> 
             return Some(ip);
         }
     }
-    preferred(&config.host_ips)
+    preferred(&(config.interface_ips)())
 }
 
 async fn validate(ip: IpAddr, facts: &dyn MachineFacts) -> Result<(), String> {

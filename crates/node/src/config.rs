@@ -18,8 +18,10 @@ pub struct NodeConfig {
     /// As given with `--node-ip`: none, one, or one of each family. An unspecified address asks for
     /// a family only.
     pub node_ips: Vec<IpAddr>,
-    /// Addresses of the interfaces, taken when neither the name nor the default route tells one.
-    pub host_ips: Vec<IpAddr>,
+    /// Addresses that were found before; one is kept while the machine has it.
+    pub found_ips: Vec<IpAddr>,
+    /// Tells the addresses of the interfaces, for when neither the name nor the default route tells one.
+    pub interface_ips: fn() -> Vec<IpAddr>,
     pub pod_limit: PodLimit,
     pub reservations: Reservations,
     /// Count and share out the root file system as ephemeral storage.
@@ -44,7 +46,8 @@ impl NodeConfig {
             name,
             registration: Registration::default(),
             node_ips: Vec::new(),
-            host_ips: Vec::new(),
+            found_ips: Vec::new(),
+            interface_ips: Vec::new,
             pod_limit: PodLimit::default(),
             reservations: Reservations::default(),
             ephemeral_storage: true,

@@ -12,29 +12,36 @@ mod conditions;
 mod config;
 mod error;
 mod health;
+mod host_ips;
 mod initial;
 mod labels;
 mod lease;
 mod patch;
+mod pressure;
 mod reporter;
 pub mod resources;
 mod runtime;
 mod sight;
+mod startup;
 mod status;
 mod task;
 
+pub use addresses::node_ips;
 pub use conditions::{NodeEvent, Pressures, READY};
 pub use config::{NodeConfig, Periods, PodLimit, Registration};
 pub use error::NodeError;
 pub use health::{
     Health, HealthBoard, ObserverHealth, RuntimeCondition, RuntimeConditions, RuntimeHealth,
 };
+pub use host_ips::{OwnIps, host_ips};
 pub use initial::{initial_node, reconcile_existing};
 pub use lease::{LeaseConfig, LeaseDeps, LeaseTask, renewed};
 pub use patch::{changed_enough, node_patch, status_patch};
+pub use pressure::{Observation, Observations, PressureConfig, PressureWatch, Signal, Signals};
 pub use resources::{Reservations, Resources, allocatable, capacity};
 pub use runtime::{
     Handler, RuntimeFacts, RuntimeReport, RuntimeStatus, RuntimeWatch, RuntimeWatchConfig,
 };
+pub use startup::{Startup, StartupMoments};
 pub use status::{Image, Images, KUBELET_VERSION, StatusInputs, top_images, updated_node};
 pub use task::{NodeDeps, NodeHandle, NodeInputs, NodeTask};

@@ -24,6 +24,7 @@ use crate::initial::{initial_node, reconcile_existing};
 use crate::patch::{changed_enough, node_patch};
 use crate::runtime::RuntimeFacts;
 use crate::sight::Sight;
+use crate::startup::Startup;
 use crate::status::{StatusInputs, updated_node};
 use crate::task::{NodeDeps, record};
 
@@ -52,6 +53,8 @@ pub(crate) struct Reporter {
     dice: StdRng,
     retry: BackOff,
     known: Known,
+    /// The addresses in `known`, for others.
+    own_ips: watch::Sender<Vec<IpAddr>>,
     /// This life of the agent has made or found its Node.
     registered: bool,
     /// When the status was last told, and after how long it is told again though unchanged.
@@ -60,6 +63,7 @@ pub(crate) struct Reporter {
     unschedulable: bool,
     /// The last report failed, which was told.
     failing: bool,
+    startup: Startup,
 }
 
 /// The last good look at the machine.
@@ -88,8 +92,14 @@ impl Reporter {
         images: watch::Receiver<Option<Vec<ContainerImage>>>,
         dice: StdRng,
     ) -> Self {
+        let known = Known {
+            ips: config.found_ips.clone(),
+            ..Known::default()
+        };
         Self {
             node: sight.subscribe(),
+            own_ips: watch::Sender::new(known.ips.clone()),
+            known,
             config,
             deps,
             sight,
@@ -97,12 +107,22 @@ impl Reporter {
             images,
             dice,
             retry: BackOff::new(FIRST_WAIT, LONGEST_WAIT),
-            known: Known::default(),
             registered: false,
             reported: None,
             unschedulable: false,
             failing: false,
+            startup: Startup::default(),
         }
+    }
+
+    /// How the node came to be.
+    pub(crate) fn startup(&self) -> Startup {
+        self.startup.clone()
+    }
+
+    /// The addresses this machine was found to have.
+    pub(crate) fn own_ips(&self) -> watch::Receiver<Vec<IpAddr>> {
+        self.own_ips.subscribe()
     }
 
     pub(crate) async fn run(mut self) {
@@ -164,6 +184,7 @@ impl Reporter {
         let mut back_off = BackOff::new(FIRST_WAIT, LONGEST_WAIT);
         let mut told = None;
         info!(node = name, "Attempting to register node");
+        self.startup.attempt();
         loop {
             let error = match self.try_register().await {
                 Ok(()) => break,
@@ -194,6 +215,7 @@ impl Reporter {
         let (initial, events) = initial_node(&self.inputs(&snapshot, &machine));
         let refused = match self.create(&initial).await {
             Ok(node) => {
+                self.startup.made(&node);
                 self.sight.saw(node);
                 self.told(true, events);
                 return Ok(());
@@ -207,6 +229,7 @@ impl Reporter {
             existing => existing?,
         };
         info!(node = self.config.name, "Node was previously registered");
+        self.startup.found();
         let reset = self.config.registration.reset_extended_resources;
         let node = match reconcile_existing(&existing, &initial, reset) {
             Some(patch) => self.deps.kube.object(self.patch(&patch)?).await?,
@@ -278,6 +301,7 @@ impl Reporter {
         }
         if let Some(patch) = node_patch(old, &new) {
             let answer: ObjectMeta = self.deps.kube.metadata(self.patch(&patch)?).await?;
+            self.startup.told(&new);
             self.sight.assume(written(old, &new, answer)?);
         }
         let first = self.reported.is_none();
@@ -321,7 +345,10 @@ impl Reporter {
         self.known.machine = Some(machine.clone());
         let trouble = match node_ips(&self.config, facts.as_ref(), &self.known.ips).await {
             Ok(ips) => {
-                self.known.ips = ips;
+                if self.known.ips != ips {
+                    self.own_ips.send_replace(ips.clone());
+                    self.known.ips = ips;
+                }
                 None
             }
             Err(trouble) => Some(trouble),

@@ -30,7 +30,7 @@ pub struct Reservations {
 
 /// How little may be left before pods are evicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Threshold {
+pub(crate) enum Threshold {
     Amount(Quantity),
     /// Of the capacity; single precision, so that the numbers are those of a kubelet.
     Share(f32),
@@ -84,7 +84,7 @@ impl Reservations {
 }
 
 impl Threshold {
-    fn of(self, capacity: Quantity) -> Quantity {
+    pub(crate) fn of(self, capacity: Quantity) -> Quantity {
         match self {
             Threshold::Amount(amount) => amount,
             Threshold::Share(share) => {
@@ -107,7 +107,7 @@ fn parse_resources(
 }
 
 /// 0 % and 100 % mean that there is no threshold.
-fn parse_threshold(
+pub(crate) fn parse_threshold(
     field: &'static str,
     signal: &str,
     text: &str,

@@ -30,6 +30,8 @@ const GOOD_WATCH: Duration = Duration::from_secs(5);
 /// The newest sight of the Node. Whoever writes or reads the object adds to it.
 pub(crate) struct Sight {
     node: watch::Sender<Option<Arc<Node>>>,
+    /// Whether it is known if there is such an object.
+    synced: watch::Sender<bool>,
     /// Rings when the object is known not to be there.
     pub(crate) gone: Notify,
 }
@@ -38,12 +40,23 @@ impl Sight {
     pub(crate) fn new() -> Self {
         Self {
             node: watch::Sender::new(None),
+            synced: watch::Sender::new(false),
             gone: Notify::new(),
         }
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Arc<Node>>> {
         self.node.subscribe()
+    }
+
+    pub(crate) fn synced(&self) -> watch::Receiver<bool> {
+        self.synced.subscribe()
+    }
+
+    /// After the object itself, so that who waits for this finds it.
+    fn note_synced(&self) {
+        self.synced
+            .send_if_modified(|synced| !std::mem::replace(synced, true));
     }
 
     pub(crate) fn latest(&self) -> Option<Arc<Node>> {
@@ -77,6 +90,7 @@ impl Sight {
             }
             news
         });
+        self.note_synced();
     }
 
     /// The object of this UID, or any, was not there.
@@ -92,6 +106,7 @@ impl Sight {
         if lost {
             self.gone.notify_one();
         }
+        self.note_synced();
     }
 }
 
@@ -277,7 +292,10 @@ mod tests {
     #[test]
     fn a_sight_goes_forward() {
         let sight = Sight::new();
+        let synced = sight.synced();
+        assert!(!*synced.borrow());
         sight.saw(node("a", "9"));
+        assert!(*synced.borrow());
         sight.saw(node("a", "10"));
         sight.saw(node("a", "9"));
         assert_eq!(seen(&sight).as_deref(), Some("a@10"));
@@ -299,5 +317,13 @@ mod tests {
         assert_eq!(seen(&sight).as_deref(), Some("b@4"));
         sight.lost(Some("b"));
         assert_eq!(seen(&sight), None);
+    }
+
+    #[test]
+    fn that_there_is_none_is_also_something_to_know() {
+        let sight = Sight::new();
+        let synced = sight.synced();
+        sight.lost(None);
+        assert_eq!((seen(&sight), *synced.borrow()), (None, true));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use krablet_events::{Kind, Recorder, Subject};
 use krablet_kube::Kube;
-use krablet_linux::{MachineFacts, WallClock};
+use krablet_linux::{HostIps, MachineFacts, WallClock};
 use krablet_pod::api::{ContainerImage, Node};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -15,9 +15,11 @@ use tracing::debug;
 use crate::conditions::{NodeEvent, Pressures};
 use crate::config::NodeConfig;
 use crate::health::Health;
+use crate::host_ips::HostIpWatch;
 use crate::reporter::Reporter;
 use crate::runtime::RuntimeFacts;
 use crate::sight::{NodeWatch, Sight};
+use crate::startup::Startup;
 use crate::status::{Images, top_images};
 
 /// What changes while the node lives; every change is looked at, at once.
@@ -44,6 +46,9 @@ pub struct NodeDeps {
 pub struct NodeHandle {
     node: watch::Receiver<Option<Arc<Node>>>,
     bell: Arc<Notify>,
+    host_ips: HostIps,
+    synced: watch::Receiver<bool>,
+    startup: Startup,
 }
 
 impl NodeHandle {
@@ -56,6 +61,21 @@ impl NodeHandle {
         self.node.borrow().clone()
     }
 
+    /// Whether it is known if there is a Node object: one was seen, or a list held none.
+    pub fn synced(&self) -> watch::Receiver<bool> {
+        self.synced.clone()
+    }
+
+    /// The addresses pods are told as their host's.
+    pub fn host_ips(&self) -> HostIps {
+        self.host_ips.clone()
+    }
+
+    /// How the node came to be.
+    pub fn startup(&self) -> Startup {
+        self.startup.clone()
+    }
+
     /// Something the status tells of may have changed: it is computed now.
     pub fn ring(&self) {
         self.bell.notify_one();
@@ -66,6 +86,7 @@ pub struct NodeTask {
     watch: NodeWatch,
     reporter: Reporter,
     images: ImageWatch,
+    host_ips: HostIpWatch,
     register: bool,
 }
 
@@ -74,10 +95,6 @@ impl NodeTask {
         let mut dice = StdRng::seed_from_u64(config.seed);
         let sight = Arc::new(Sight::new());
         let bell = Arc::new(Notify::new());
-        let handle = NodeHandle {
-            node: sight.subscribe(),
-            bell: bell.clone(),
-        };
         let images = ImageWatch {
             images: deps.images.clone(),
             period: config.periods.images,
@@ -85,16 +102,31 @@ impl NodeTask {
             list: watch::Sender::new(None),
         };
         let watch_dice = StdRng::seed_from_u64(dice.random());
+        let watch = NodeWatch::new(
+            deps.kube.clone(),
+            config.name.clone(),
+            sight.clone(),
+            watch_dice,
+        );
+        let register = config.registration.register;
+        let (node, synced) = (sight.subscribe(), sight.synced());
+        let list = images.list.subscribe();
+        let reporter = Reporter::new(config.clone(), deps, sight, bell.clone(), list, dice);
+        let own_ips = reporter.own_ips();
+        let (host_ip_watch, host_ips) = HostIpWatch::build(&config, node.clone(), own_ips);
+        let handle = NodeHandle {
+            node,
+            bell,
+            host_ips,
+            synced,
+            startup: reporter.startup(),
+        };
         let task = Self {
-            watch: NodeWatch::new(
-                deps.kube.clone(),
-                config.name.clone(),
-                sight.clone(),
-                watch_dice,
-            ),
-            register: config.registration.register,
-            reporter: Reporter::new(config, deps, sight, bell, images.list.subscribe(), dice),
+            watch,
+            reporter,
             images,
+            host_ips: host_ip_watch,
+            register,
         };
         (task, handle)
     }
@@ -104,6 +136,7 @@ impl NodeTask {
         tokio::join!(
             self.watch.run(register),
             self.images.run(),
+            self.host_ips.run(),
             self.reporter.run(),
         );
     }

@@ -380,7 +380,14 @@ async fn without_registration_the_node_is_waited_for() {
     let (server, world) = (Server::default(), World::new(healthy()));
     let mut config = config();
     config.registration.register = false;
+    server.fail(|call| (is_list(call) || is_heartbeat(call)).then_some(Fault::Code(500)));
     let (handle, _tasks) = world.start(&server, config);
+    let mut synced = handle.synced();
+    assert!(!*synced.borrow_and_update());
+    server.heal();
+    // That there is none yet is known by a list.
+    synced.wait_for(|synced| *synced).await.unwrap();
+    assert!(handle.current().is_none());
     server.until("a watch", |s| s.count(is_watch) == 1).await;
     assert_eq!(creations(&server), 0);
     server.put(&paths::node("n1"), json!({"metadata": {"name": "n1"}}));
@@ -393,6 +400,36 @@ async fn without_registration_the_node_is_waited_for() {
         .until("ready again", |s| ready(s) == Some(true))
         .await;
     assert_eq!(creations(&server), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_told_the_addresses_of_the_node_object() {
+    let (server, world) = (Server::default(), World::new(healthy()));
+    let (handle, tasks) = world.start(&server, config());
+    let ips = handle.host_ips();
+    server
+        .until("an address", |_| ips.texts() == ["10.0.0.1"])
+        .await;
+    drop(tasks);
+    // What a cloud provider will name is not guessed.
+    let server = Server::default();
+    let mut config = config();
+    config.registration.external_cloud_provider = true;
+    let (handle, _tasks) = world.start(&server, config);
+    let ips = handle.host_ips();
+    server.until("ready", |s| ready(s) == Some(true)).await;
+    assert!(ips.texts().is_empty());
+    server.edit(&paths::node("n1"), |node| {
+        node["status"]["addresses"] = json!([
+            {"type": "ExternalIP", "address": "203.0.113.9"},
+            {"type": "InternalIP", "address": "fd00::9"},
+            {"type": "InternalIP", "address": "192.0.2.9"},
+        ]);
+    });
+    let named = ["fd00::9", "192.0.2.9"];
+    server
+        .until("its addresses", |_| ips.texts() == named)
+        .await;
 }
 
 #[tokio::test(start_paused = true)]

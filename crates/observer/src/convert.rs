@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use krablet_cri::v1;
+use krablet_pod::marks::{CONFIG_SOURCE, PodSource};
 use krablet_pod::observed::{
     ContainerExit, ContainerMemory, ContainerState, ContainerUser, ObservedContainer, ObservedPod,
     ObservedSandbox, RuntimeResources,
@@ -207,7 +208,12 @@ pub(crate) fn listed_sandbox(
         created_at: listed.created_at,
         ips: known.map(|k| k.ips.clone()).unwrap_or_default(),
         host_network: known.is_some_and(|k| k.host_network),
+        source: source(&listed.annotations),
     }
+}
+
+fn source(annotations: &BTreeMap<String, String>) -> Option<PodSource> {
+    PodSource::parse(annotations.get(CONFIG_SOURCE)?)
 }
 
 /// A sandbox from its full status.
@@ -230,6 +236,7 @@ pub(crate) fn sandbox(status: v1::PodSandboxStatus) -> ObservedSandbox {
         created_at: status.created_at,
         ips,
         host_network,
+        source: source(&status.annotations),
     }
 }
 

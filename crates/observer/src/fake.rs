@@ -30,6 +30,7 @@ pub fn seen(short: &str) -> ObservedPod {
                     created_at: 0,
                     ips: Vec::new(),
                     host_network: false,
+                    source: None,
                 });
                 continue;
             }

@@ -33,7 +33,7 @@ use tokio::sync::watch;
 pub use change::{Change, Changes};
 pub use handle::{Hold, ObserverHandle};
 pub use owner::Observer;
-pub use stats::{BUCKETS, Histogram, ObserverStats, RuntimeHealth};
+pub use stats::{BUCKETS, Histogram, ObserverStats, Overdue, RuntimeHealth};
 
 /// Why there is no observation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -20,7 +20,7 @@ use crate::gather::Gathering;
 use crate::handle::{AllWaiter, Reply, Shared, Waiter};
 use crate::inspect::Reach;
 use crate::pacing::Pacing;
-use crate::stats::RuntimeHealth;
+use crate::stats::{Overdue, RuntimeHealth};
 use crate::table::{Applied, Start, Table};
 use crate::{ObserveError, ObserverConfig};
 
@@ -277,7 +277,7 @@ impl Owner {
         self.table.failed(&pod.uid, now, mark);
         self.observer.shared.stats().refresh_failures += 1;
         if self.table.failures(&pod.uid) == 1 {
-            tracing::warn!(pod = %pod, pod_uid = %pod.uid, "Pod cannot be observed: {error}");
+            tracing::warn!(pod = %pod, podUID = %pod.uid, "Pod cannot be observed: {error}");
         }
         if error.is_unavailable() {
             // All of the runtime may be gone: find out.
@@ -322,7 +322,7 @@ impl Owner {
         for uid in &gone {
             self.table.tidy(uid);
         }
-        self.set_health(|health| health.audit_overdue = false);
+        self.set_health(|health| health.overdue = None);
         self.answered(now);
     }
 
@@ -331,8 +331,14 @@ impl Owner {
         for waiter in std::mem::take(&mut self.all_waiters) {
             answer(waiter.reply, Err(error.clone()));
         }
-        let overdue = now - self.audit_ok >= self.observer.config.audit_overdue;
-        self.set_health(|health| health.audit_overdue = overdue);
+        let since = self.audit_ok;
+        let overdue = now - since >= self.observer.config.audit_overdue;
+        self.set_health(|health| {
+            health.overdue = overdue.then(|| Overdue {
+                culprit: error.to_string(),
+                since,
+            });
+        });
         self.ping(now);
     }
 

@@ -14,13 +14,22 @@ pub struct RuntimeHealth {
     /// Events flow. Without them the node is audited every second.
     pub events: bool,
     /// No audit has succeeded for too long.
-    pub audit_overdue: bool,
+    pub overdue: Option<Overdue>,
+}
+
+/// Why nothing is known of all pods together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overdue {
+    /// Which call, and what came instead of an answer.
+    pub culprit: String,
+    /// When the last audit that succeeded began.
+    pub since: Instant,
 }
 
 impl RuntimeHealth {
     /// Seen at least once, answering, and audited in time.
     pub fn is_healthy(&self) -> bool {
-        self.last_ok.is_some() && self.error.is_none() && !self.audit_overdue
+        self.last_ok.is_some() && self.error.is_none() && self.overdue.is_none()
     }
 }
 

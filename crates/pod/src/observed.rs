@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::marks::PodSource;
 use crate::{ContainerId, PodRef, SandboxId, Ticket};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,6 +109,8 @@ pub struct ObservedSandbox {
     /// Primary address first. Empty for host-network pods.
     pub ips: Vec<String>,
     pub host_network: bool,
+    /// Who wanted the pod when the sandbox was made, as far as it says.
+    pub source: Option<PodSource>,
 }
 
 /// Everything the runtime holds of one pod. Both lists are newest first.

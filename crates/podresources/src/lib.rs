@@ -7,6 +7,7 @@ mod rate;
 use std::sync::Arc;
 
 use axum::Router;
+use krablet_metrics::{CounterVec, PodResourceMetrics};
 use krablet_pod::api::{Container, Pod};
 use krablet_pod::containers::{init_containers, is_sidecar};
 use tonic::service::Routes;
@@ -22,6 +23,8 @@ pub mod v1 {
     tonic::include_proto!("v1");
 }
 
+/// Of the interface, as it is counted.
+const VERSION: &str = "v1";
 /// Requests a second that are answered, and how many of them at once.
 const PER_SECOND: u32 = 100;
 const BURST: u32 = 10;
@@ -33,18 +36,29 @@ pub trait Pods: Send + Sync {
 }
 
 /// The service, for a listener that speaks HTTP/2.
-pub fn routes(pods: Arc<dyn Pods>) -> Router {
+pub fn routes(pods: Arc<dyn Pods>, metrics: PodResourceMetrics) -> Router {
     let rate = Rate::new(PER_SECOND, BURST);
     let limit = move |request: Request<()>| match rate.take() {
         true => Ok(request),
         false => Err(Status::resource_exhausted("rejected by rate limit")),
     };
-    let lister = PodResourcesListerServer::new(Lister(pods));
+    let lister = PodResourcesListerServer::new(Lister { pods, metrics });
     let limited = InterceptedService::new(lister, limit);
     Routes::new(limited).into_axum_router()
 }
 
-struct Lister(Arc<dyn Pods>);
+struct Lister {
+    pods: Arc<dyn Pods>,
+    metrics: PodResourceMetrics,
+}
+
+impl Lister {
+    /// Those that are refused for being too many are not counted.
+    fn count(&self, kind: &CounterVec) {
+        self.metrics.requests.add(&[VERSION], 1);
+        kind.add(&[VERSION], 1);
+    }
+}
 
 #[tonic::async_trait]
 impl PodResourcesLister for Lister {
@@ -52,7 +66,8 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<v1::ListPodResourcesRequest>,
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
-        let pods = self.0.pods();
+        self.count(&self.metrics.list);
+        let pods = self.pods.pods();
         let active = pods.iter().filter(|pod| !has_ended(pod));
         Ok(Response::new(v1::ListPodResourcesResponse {
             pod_resources: active.map(resources).collect(),
@@ -63,6 +78,7 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
+        self.count(&self.metrics.allocatable);
         Ok(Response::new(v1::AllocatableResourcesResponse::default()))
     }
 
@@ -74,8 +90,10 @@ impl PodResourcesLister for Lister {
             pod_name,
             pod_namespace,
         } = request.into_inner();
-        let pod = self.0.pod(&pod_namespace, &pod_name);
+        self.count(&self.metrics.get);
+        let pod = self.pods.pod(&pod_namespace, &pod_name);
         let pod = pod.ok_or_else(|| {
+            self.metrics.get_errors.add(&[VERSION], 1);
             let why = format!("pod {pod_name} in namespace {pod_namespace} not found");
             Status::unknown(why)
         })?;
@@ -148,6 +166,10 @@ mod tests {
         }
     }
 
+    fn count(counted: &CounterVec) -> u64 {
+        counted.get().into_values().sum()
+    }
+
     fn shown(pod: &v1::PodResources) -> String {
         let containers: Vec<&str> = pod.containers.iter().map(|c| c.name.as_str()).collect();
         format!("{}/{}: {}", pod.namespace, pod.name, containers.join(" "))
@@ -155,7 +177,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn answers() {
-        let mut client = PodResourcesListerClient::new(routes(Arc::new(Node)));
+        let metrics = PodResourceMetrics::default();
+        let routes = routes(Arc::new(Node), metrics.clone());
+        let mut client = PodResourcesListerClient::new(routes);
         let list = client.list(v1::ListPodResourcesRequest {}).await.unwrap();
         let list: Vec<String> = list.get_ref().pod_resources.iter().map(shown).collect();
         assert_eq!(list, ["ns/web: side main"]);
@@ -171,11 +195,22 @@ mod tests {
         let none = client.get(ask("other")).await.unwrap_err();
         assert_eq!(none.code(), Code::Unknown);
         assert_eq!(none.message(), "pod other in namespace ns not found");
+        for (counted, expected) in [
+            (&metrics.requests, 4),
+            (&metrics.list, 1),
+            (&metrics.allocatable, 1),
+            (&metrics.get, 2),
+            (&metrics.get_errors, 1),
+        ] {
+            assert_eq!(count(counted), expected, "{counted:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn too_many_requests() {
-        let mut client = PodResourcesListerClient::new(routes(Arc::new(Node)));
+        let metrics = PodResourceMetrics::default();
+        let routes = routes(Arc::new(Node), metrics.clone());
+        let mut client = PodResourcesListerClient::new(routes);
         for _ in 0..BURST {
             client.list(v1::ListPodResourcesRequest {}).await.unwrap();
         }
@@ -183,6 +218,7 @@ mod tests {
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert_eq!(refused.message(), "rejected by rate limit");
+        assert_eq!(count(&metrics.requests), u64::from(BURST));
         tokio::time::advance(std::time::Duration::from_millis(10)).await;
         client.list(v1::ListPodResourcesRequest {}).await.unwrap();
     }

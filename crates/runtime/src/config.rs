@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use krablet_core::backoff::BackoffLimits;
 use krablet_core::cgroups::{ClassRules, PodRules};
 use krablet_core::image_gc::ImageGcPolicy;
 use krablet_core::user_namespaces::IdSpace;
 use krablet_cri::{ImageService, RuntimeService};
 use krablet_events::Recorder;
 use krablet_images::{Keychain, PullRecords, Verification};
-use krablet_linux::{DiskSpace, Files, Mounts, WallClock};
+use krablet_linux::{DiskSpace, Files, HostIps, Mounts, WallClock};
 use krablet_metrics::RuntimeMetrics;
 use krablet_net::Net;
 use krablet_objects::{Objects, Services};
@@ -49,8 +50,8 @@ pub struct DnsSettings {
 #[derive(Clone, Debug, Default)]
 pub struct NodeFacts {
     pub name: String,
-    /// Primary first.
-    pub host_ips: Vec<String>,
+    /// As they are known now.
+    pub host_ips: HostIps,
     pub memory_capacity: i64,
     /// Default of resource fields whose limit is not set, by resource name.
     pub allocatable: BTreeMap<String, Quantity>,
@@ -169,8 +170,8 @@ pub struct RuntimeConfig {
     pub images: ImageSettings,
     /// Containers without a seccomp profile get the runtime's default one.
     pub seccomp_default: bool,
-    /// `crashLoopBackOff.maxContainerRestartPeriod`.
-    pub max_restart_back_off: Duration,
+    /// How long a container that crashes waits for its next start.
+    pub restart_back_off: BackoffLimits,
     /// Gate `ContainerRestartRules`.
     pub restart_rules: bool,
     /// Gate `RestartAllContainersOnContainerExits`.
@@ -235,7 +236,7 @@ pub(crate) mod tests {
             resources: ResourceSettings::default(),
             images: ImageSettings::default(),
             seccomp_default: false,
-            max_restart_back_off: Duration::from_secs(300),
+            restart_back_off: BackoffLimits::of_restarts(None, false),
             restart_rules: true,
             restart_all: true,
             stop_signals: false,

@@ -189,8 +189,8 @@ impl PodRuntime {
     fn reached_at(&self, observed: &ObservedPod) -> Option<String> {
         let own = observed.ips().first();
         let on_host = observed.sandboxes.first().is_some_and(|s| s.host_network);
-        own.or_else(|| self.inner.config.node.host_ips.first().filter(|_| on_host))
-            .cloned()
+        let node = || self.inner.config.node.host_ips.texts().into_iter().next();
+        own.cloned().or_else(|| node().filter(|_| on_host))
     }
 
     pub(crate) async fn kill_container(&self, job: KillJob) -> Result<(), RuntimeError> {

@@ -40,6 +40,7 @@ pub use config::{
 };
 pub use error::RuntimeError;
 pub use gate::{StartClass, StartGate, StartPermit};
+pub use image_volumes::ImageWait;
 pub use mounts::VolumeSource;
 pub use pod_runtime::PodRuntime;
 pub use resize::{PodCgroup, Sizes};

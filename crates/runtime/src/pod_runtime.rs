@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use krablet_core::Mono;
-use krablet_core::backoff::{Backoff, BackoffKey, BackoffLimits, CrashLoop};
+use krablet_core::backoff::{Backoff, BackoffKey, CrashLoop};
 use krablet_pod::api::{Container, Pod};
 use krablet_pod::observed::{ObservedContainer, ObservedPod};
 use krablet_pod::{PodRef, PodUid, containers, paths};
@@ -35,14 +35,13 @@ pub(crate) struct Inner {
 
 impl PodRuntime {
     pub fn build(config: RuntimeConfig, deps: RuntimeDeps) -> Self {
-        let limits = BackoffLimits::of_restarts(Some(config.max_restart_back_off), false);
         Self {
             inner: Arc::new(Inner {
                 images: Images::new(&config.images, &deps),
                 hooks: Hooks::new(&deps),
                 gate: StartGate::new(config.starts_in_flight),
                 id_ranges: tokio::sync::Mutex::default(),
-                crash_loop: Mutex::new(CrashLoop::new(limits)),
+                crash_loop: Mutex::new(CrashLoop::new(config.restart_back_off)),
                 config,
                 deps,
             }),

@@ -189,6 +189,7 @@ impl PodRuntime {
         let container = with_resources(found.container, &then);
         let config = &self.inner.config;
         let linux = container_resources(inputs.pod, &container, &config.resources, &config.node);
+        let linux = of_one_kind(linux, resource);
         let request = v1::UpdateContainerResourcesRequest {
             container_id: update.id.to_string(),
             linux: Some(linux),
@@ -205,6 +206,29 @@ impl PodRuntime {
             None => done.push((update.name, now)),
         }
         Ok(())
+    }
+}
+
+/// What is not set stays as it is, whatever anybody remembers of it.
+fn of_one_kind(
+    all: v1::LinuxContainerResources,
+    resource: Resource,
+) -> v1::LinuxContainerResources {
+    match resource {
+        Resource::Cpu => v1::LinuxContainerResources {
+            cpu_period: all.cpu_period,
+            cpu_quota: all.cpu_quota,
+            cpu_shares: all.cpu_shares,
+            // Zero would be a value of its own.
+            oom_score_adj: all.oom_score_adj,
+            ..Default::default()
+        },
+        Resource::Memory => v1::LinuxContainerResources {
+            cpu_period: 0,
+            cpu_quota: 0,
+            cpu_shares: 0,
+            ..all
+        },
     }
 }
 

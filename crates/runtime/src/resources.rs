@@ -386,6 +386,39 @@ mod tests {
         assert_eq!(unified, ["memory.oom.group=1", "memory.swap.max=0"]);
     }
 
+    #[test]
+    fn a_container_is_killed_whole_where_the_kernel_can() {
+        let cases = [
+            (Some(false), true, true),
+            (Some(true), true, false),
+            (None, true, false),
+            (Some(false), false, false),
+        ];
+        for (single_process_oom_kill, cgroup_v2, whole) in cases {
+            let settings = ResourceSettings {
+                single_process_oom_kill,
+                ..ResourceSettings::default()
+            };
+            let on = NodeFacts {
+                cgroup_v2,
+                ..node()
+            };
+            let c = container("c", &[], &[]);
+            let p = pod(vec![], vec![c.clone()]);
+            for got in [
+                container_resources(&p, &c, &settings, &on),
+                sandbox_resources(&p, &settings, &on),
+            ] {
+                let all = got.unified.get("memory.oom.group").map(String::as_str);
+                assert_eq!(
+                    all,
+                    whole.then_some("1"),
+                    "{single_process_oom_kill:?} {cgroup_v2}"
+                );
+            }
+        }
+    }
+
     fn unified(resources: &LinuxContainerResources) -> Vec<String> {
         let files = resources.unified.iter();
         files.map(|(k, v)| format!("{k}={v}")).collect()

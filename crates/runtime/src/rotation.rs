@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use jiff::tz::TimeZone;
 use krablet_core::logs::{self, LogFile, LogPlan, RotationPolicy};
 use krablet_core::restart::count_from_log_names;
 use krablet_cri::RuntimeService;
-use krablet_linux::{EntryKind, Files, WallClock};
+use krablet_linux::{EntryKind, Files, FirstWrites, WallClock};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::{ContainerId, PodRef};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -23,6 +25,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// One look at most, compressing included. What it cuts short the next look finds and mends.
 const LOOK_DEADLINE: Duration = Duration::from_secs(120);
+/// Of all quiet logs together; they are only asked how long they are.
+const GLANCE_DEADLINE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub struct RotationConfig {
@@ -63,6 +67,15 @@ struct Watched {
     last: Option<(Instant, u64)>,
     /// The last look failed; told once.
     failing: bool,
+    /// The next write to it will be told.
+    expected: bool,
+}
+
+/// What came of a task.
+enum Done {
+    /// Of many logs, how long each is.
+    Glanced(Vec<(ContainerId, io::Result<u64>)>),
+    Looked(ContainerId, io::Result<Seen>),
 }
 
 /// What one look saw.
@@ -77,20 +90,41 @@ pub struct LogRotation {
     deps: RotationDeps,
     running: BTreeMap<ContainerId, RunningLog>,
     watched: BTreeMap<ContainerId, Watched>,
-    /// Due and waiting for a worker, longest due first.
+    /// Due, and probably nothing to do for them.
+    quiet: Vec<ContainerId>,
+    /// To be looked at closely and waiting for a worker, longest due first.
     queue: VecDeque<ContainerId>,
     busy: BTreeSet<ContainerId>,
+    /// Quiet logs are looked at whole periods after it, all in one go.
+    begun: Instant,
+    refreshed: Option<Instant>,
+    /// Containers may have started since, so the next refresh does not wait for a log to be due.
+    soon: Option<Instant>,
+    bells: Bells,
+}
+
+/// What does not wait for the next look.
+pub struct Bells {
+    /// Of logs that were quiet.
+    pub writes: Box<dyn FirstWrites>,
+    /// Containers may have started.
+    pub pods: Arc<Notify>,
 }
 
 impl LogRotation {
-    pub fn new(config: RotationConfig, deps: RotationDeps) -> Self {
+    pub fn new(config: RotationConfig, deps: RotationDeps, bells: Bells) -> Self {
         Self {
             config,
             deps,
             running: BTreeMap::new(),
             watched: BTreeMap::new(),
+            quiet: Vec::new(),
             queue: VecDeque::new(),
             busy: BTreeSet::new(),
+            begun: Instant::now(),
+            refreshed: None,
+            soon: None,
+            bells,
         }
     }
 
@@ -101,33 +135,40 @@ impl LogRotation {
         loop {
             // Only now: going through all containers after each single look would cost the square
             // of their number.
-            if self.queue.is_empty() {
-                self.refresh(Instant::now());
+            let now = Instant::now();
+            if self.queue.is_empty() && self.quiet.is_empty() && self.next_wake(now) <= now {
+                self.refresh(now);
             }
             while looks.len() < workers {
-                let Some(id) = self.queue.pop_front() else {
+                if !self.quiet.is_empty() {
+                    looks.spawn(self.glance().boxed());
+                } else if let Some(id) = self.queue.pop_front() {
+                    if let Some(look) = self.look(&id) {
+                        self.busy.insert(id);
+                        looks.spawn(look.boxed());
+                    }
+                } else {
                     break;
-                };
-                if let Some(look) = self.look(&id) {
-                    self.busy.insert(id);
-                    looks.spawn(look);
                 }
             }
             let idle = looks.len() < workers;
-            let next = self.next_wake(Instant::now());
+            let next = if idle { self.next_wake(now) } else { now };
             tokio::select! {
                 biased;
                 Some(done) = looks.join_next() => match done {
-                    Ok((id, result)) => {
+                    Ok(Done::Looked(id, result)) => {
                         self.busy.remove(&id);
                         self.learn(&id, result);
                     }
+                    Ok(Done::Glanced(sizes)) => self.glanced(sizes),
                     // A look that broke off cannot say whose it was: all start over.
                     Err(_) => {
-                        looks.abort_all();
+                        looks.shutdown().await;
                         self.busy.clear();
                     }
                 },
+                path = self.bells.writes.next() => self.written(&path),
+                () = self.bells.pods.notified() => self.soon = Some(self.second_after(Instant::now())),
                 () = sleep_until(next), if idle => {}
             }
         }
@@ -135,6 +176,8 @@ impl LogRotation {
 
     /// Takes in which containers run, and queues those whose log is due.
     fn refresh(&mut self, now: Instant) {
+        self.refreshed = Some(now);
+        self.soon = None;
         self.running = running_logs(&(self.deps.pods)());
         self.watched.retain(|id, _| self.running.contains_key(id));
         for id in self.running.keys() {
@@ -142,28 +185,92 @@ impl LogRotation {
                 due: now,
                 last: None,
                 failing: false,
+                expected: false,
             });
         }
-        let mut due: Vec<(Instant, &ContainerId)> = self
+        let due = self
             .watched
             .iter()
-            .filter(|(id, w)| w.due <= now && !self.busy.contains(*id))
-            .map(|(id, w)| (w.due, id))
-            .collect();
-        due.sort();
-        self.queue.extend(due.into_iter().map(|(_, id)| id.clone()));
+            .filter(|(id, w)| w.due <= now && !self.busy.contains(*id));
+        let (quiet, mut due): (Vec<_>, Vec<_>) =
+            due.partition(|(_, w)| w.last.is_some() && !w.failing);
+        self.quiet = quiet.into_iter().map(|(id, _)| id.clone()).collect();
+        due.sort_by_key(|(_, w)| w.due);
+        self.queue.extend(due.into_iter().map(|(id, _)| id.clone()));
     }
 
-    /// When there may be something to do again; new containers are noticed once a period at the
-    /// latest.
+    /// How long the quiet logs are now: for most of them that is all there is to know.
+    fn glance(&mut self) -> impl Future<Output = Done> + Send + 'static {
+        let quiet = std::mem::take(&mut self.quiet);
+        let (ids, paths): (Vec<_>, Vec<_>) = quiet
+            .into_iter()
+            .filter_map(|id| {
+                let path = self.running.get(&id)?.path.clone();
+                Some((id, path))
+            })
+            .unzip();
+        self.busy.extend(ids.iter().cloned());
+        let files = self.deps.files.clone();
+        async move {
+            let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+            let sizes = match timeout(GLANCE_DEADLINE, files.stat_all(&paths)).await {
+                Ok(found) => found.into_iter().map(|e| e.map(|e| e.size)).collect(),
+                Err(_) => {
+                    let none = || Err(no_answer(GLANCE_DEADLINE));
+                    paths.iter().map(|_| none()).collect::<Vec<_>>()
+                }
+            };
+            Done::Glanced(ids.into_iter().zip(sizes).collect())
+        }
+    }
+
+    fn glanced(&mut self, sizes: Vec<(ContainerId, io::Result<u64>)>) {
+        for (id, size) in sizes {
+            self.busy.remove(&id);
+            let look = match &size {
+                Ok(size) => *size >= self.config.policy.max_size,
+                // One that hangs has held up the others: each has its own look then.
+                Err(e) => matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::TimedOut),
+            };
+            if look {
+                self.queue.push_back(id);
+                continue;
+            }
+            let rotated = false;
+            self.learn(&id, size.map(|size| Seen { size, rotated }));
+        }
+    }
+
+    /// When there may be something to do again; if nobody tells of new containers, they are noticed once a
+    /// period.
     fn next_wake(&self, now: Instant) -> Instant {
         let idle = self
             .watched
             .iter()
             .filter(|(id, _)| !self.busy.contains(*id));
-        let latest = now + self.config.period;
-        let due = idle.map(|(_, w)| w.due).min();
+        let latest = self.refreshed.map_or(now, |at| at + self.config.period);
+        let due = idle.map(|(_, w)| w.due).chain(self.soon).min();
         due.map_or(latest, |due| due.min(latest))
+    }
+
+    /// A quiet log is written to. One more look in a moment tells how fast, so that a container that suddenly says a
+    /// lot does not fill the disk before its turn comes.
+    fn written(&mut self, path: &Path) {
+        let now = Instant::now();
+        let soon = self.second_after(now + SECOND_LOOK);
+        let mut running = self.running.values();
+        let of_path = running.find(|log| log.path == path);
+        if let Some(entry) = of_path.and_then(|log| self.watched.get_mut(&log.id)) {
+            entry.expected = false;
+            entry.last = entry.last.map(|(_, size)| (now, size));
+            entry.due = entry.due.min(soon);
+        }
+    }
+
+    /// A whole second after the beginning: whoever is told of much at a time wakes once.
+    fn second_after(&self, now: Instant) -> Instant {
+        let past = now.duration_since(self.begun).as_secs() + 1;
+        self.begun + Duration::from_secs(past)
     }
 
     fn learn(&mut self, id: &ContainerId, result: io::Result<Seen>) {
@@ -176,15 +283,23 @@ impl LogRotation {
             Ok(seen) => self.wait_after(seen, last, now),
             Err(_) => self.config.period,
         };
+        let due = self.due_after(wait, now);
         let Some(entry) = self.watched.get_mut(id) else {
             return;
         };
-        entry.due = now + wait;
+        entry.due = due;
         match result {
             Ok(seen) => {
                 let size = if seen.rotated { 0 } else { seen.size };
                 entry.last = Some((now, size));
                 entry.failing = false;
+                entry.expected &= !seen.rotated;
+                if let (false, Some(log)) = (entry.expected, self.running.get(id))
+                    && wait >= self.config.period
+                {
+                    self.bells.writes.expect(&log.path);
+                    entry.expected = true;
+                }
             }
             Err(error) => {
                 if !entry.failing {
@@ -193,6 +308,19 @@ impl LogRotation {
                 entry.failing = true;
             }
         }
+    }
+
+    /// A log that can wait for a whole period is looked at with all the others that can: each wake goes
+    /// through all containers.
+    fn due_after(&self, wait: Duration, now: Instant) -> Instant {
+        let period = self.config.period;
+        let due = now + wait;
+        if wait < period || period.is_zero() {
+            return due;
+        }
+        let since = due.duration_since(self.begun);
+        let past = since.as_nanos() % period.as_nanos();
+        due - Duration::from_nanos(u64::try_from(past).unwrap_or_default())
     }
 
     fn wait_after(&self, seen: &Seen, last: Option<(Instant, u64)>, now: Instant) -> Duration {
@@ -208,12 +336,7 @@ impl LogRotation {
     }
 
     /// One look, as a future of its own. None if the container runs no more.
-    fn look(
-        &self,
-        id: &ContainerId,
-    ) -> Option<impl Future<Output = (ContainerId, io::Result<Seen>)> + Send + 'static> {
-        let watched = self.watched.get(id)?;
-        let full = watched.last.is_none() || watched.failing;
+    fn look(&self, id: &ContainerId) -> Option<impl Future<Output = Done> + Send + 'static> {
         let look = Look {
             config: self.config.clone(),
             deps: self.deps.clone(),
@@ -221,16 +344,15 @@ impl LogRotation {
         };
         Some(async move {
             let id = look.log.id.clone();
-            let result = match timeout(LOOK_DEADLINE, look.run(full)).await {
-                Ok(result) => result,
-                Err(_) => Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    format!("no answer within {LOOK_DEADLINE:?}"),
-                )),
-            };
-            (id, result)
+            let result = timeout(LOOK_DEADLINE, look.run()).await;
+            Done::Looked(id, result.unwrap_or_else(|_| Err(no_answer(LOOK_DEADLINE))))
         })
     }
+}
+
+fn no_answer(deadline: Duration) -> io::Error {
+    let text = format!("no answer within {deadline:?}");
+    io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
 fn running_logs(pods: &[Arc<ObservedPod>]) -> BTreeMap<ContainerId, RunningLog> {
@@ -266,20 +388,7 @@ struct Look {
 }
 
 impl Look {
-    /// One `stat` unless there is something to do, or `full` asks to see the whole directory.
-    async fn run(&self, full: bool) -> io::Result<Seen> {
-        if !full {
-            match self.deps.files.stat(&self.log.path).await {
-                Ok(entry) if entry.size < self.config.policy.max_size => {
-                    return Ok(Seen {
-                        size: entry.size,
-                        rotated: false,
-                    });
-                }
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
-        }
+    async fn run(&self) -> io::Result<Seen> {
         let (Some(dir), Some(current)) = (self.log.path.parent(), file_name(&self.log.path)) else {
             return Err(io::Error::other(format!(
                 "{} is not the path of a log",

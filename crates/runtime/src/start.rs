@@ -28,7 +28,7 @@ use crate::gate::{GateHold, StartClass};
 use crate::hooks::HookTarget;
 use crate::hostname::pod_hostname;
 use crate::hosts;
-use crate::image_volumes::ImageVolumes;
+use crate::image_volumes::{ImageVolumes, ImageWait};
 use crate::images::{ImageRequest, PullIdentity, PullPolicy, ReadyImage};
 use crate::kill::{KillCause, KillJob};
 use crate::mounts::{self, VolumeSource};
@@ -60,6 +60,7 @@ pub(crate) struct PodStart<'a> {
     pub acted: bool,
     /// Instances that were made, with what they were given.
     pub started: Vec<(String, ActuatedContainer)>,
+    pub image_waits: Vec<ImageWait>,
 }
 
 pub(crate) struct Starting<'a> {
@@ -146,7 +147,8 @@ impl PodRuntime {
     ) -> Result<v1::ContainerConfig, StartFailure> {
         self.check_back_off(pod, what)?;
         counters::container_started(&self.inner.deps.metrics, what.kind);
-        let image = self.ready_image(pod, what).await?;
+        let policy = what.pull_policy();
+        let image = self.need_image(pod, what, what.image(), policy).await?;
         let image_volumes = self.image_volumes(pod, what).await?;
         let config = match self
             .instance_config(pod, what, &image, &image_volumes)
@@ -190,15 +192,6 @@ impl PodRuntime {
                 })
             }
         }
-    }
-
-    async fn ready_image(
-        &self,
-        pod: &mut PodStart<'_>,
-        what: &Starting<'_>,
-    ) -> Result<ReadyImage, StartFailure> {
-        self.ensure_image(pod, what, what.image(), what.pull_policy())
-            .await
     }
 
     /// An image that the container needs. The gate is held over this only while nothing can take long.
@@ -267,7 +260,7 @@ impl PodRuntime {
             }
         };
         let config = &self.inner.config;
-        let ips = family_ordered(&pod.ips, &config.node.host_ips);
+        let ips = family_ordered(&pod.ips, &config.node.host_ips.texts());
         let deps = &self.inner.deps;
         let sources = Sources {
             objects: &*deps.objects,
@@ -475,8 +468,13 @@ impl PodRuntime {
         let subject = what.subject(&pod.pod_ref);
         pod.acted = true;
         let sandbox = pod.sandbox_id.as_str();
+        let images = counters::image_mounts(&config);
         let created = runtime.create_container(sandbox, config, pod.sandbox.clone());
-        let id: ContainerId = match created.await {
+        let created = created.await;
+        let refused = created.as_ref().err().map(|e| e.message.as_str());
+        let metrics = &self.inner.deps.metrics.image_volumes;
+        counters::container_created(metrics, images, refused);
+        let id: ContainerId = match created {
             Ok(id) => id.into(),
             Err(error) => {
                 self.failed(pod, what, &format!("Error: {}", error.message));
@@ -544,8 +542,8 @@ impl PodRuntime {
             return Ok(());
         };
         pod.gate.leave();
-        let host_ip = self.inner.config.node.host_ips.first();
-        let host_ip = host_ip.filter(|_| is_host_network(pod.pod));
+        let host_ips = self.inner.config.node.host_ips.texts();
+        let host_ip = host_ips.first().filter(|_| is_host_network(pod.pod));
         let ip = pod.ips.first().or(host_ip).cloned();
         let target = HookTarget {
             pod: &pod.pod_ref,

@@ -25,6 +25,7 @@ use crate::counters;
 use crate::dns::{self, DnsWarning, ResolvConf};
 use crate::error::RuntimeError;
 use crate::gate::{GateHold, StartClass};
+use crate::image_volumes::ImageWait;
 use crate::images::{PullPolicy, with_default_tag};
 use crate::kill::KillCause;
 use crate::mounts::VolumeSource;
@@ -75,6 +76,8 @@ pub struct SyncOutcome {
     /// Given up on request; what it did not come to is left undone.
     pub cancelled: bool,
     pub resized: Resized,
+    /// In the order they were.
+    pub image_waits: Vec<ImageWait>,
 }
 
 impl SyncOutcome {
@@ -178,10 +181,12 @@ impl PodRuntime {
             gate,
             acted: out.acted,
             started: Vec::new(),
+            image_waits: Vec::new(),
         };
         self.start_all(&mut pod, &work, inputs.cancel, out).await;
         out.acted = pod.acted;
         out.resized.containers.extend(pod.started);
+        out.image_waits = pod.image_waits;
         Ok(())
     }
 
@@ -322,6 +327,9 @@ impl PodRuntime {
             Ok(config) => config,
             Err(message) => {
                 if actions.create_sandbox {
+                    let metrics = &self.inner.deps.metrics;
+                    counters::sandbox_begun(metrics, inputs.pod);
+                    counters::sandbox_failed(metrics, inputs.pod);
                     self.sandbox_failed(&pod_ref, &message);
                 }
                 let pod = format_pod(&pod_ref);
@@ -357,9 +365,9 @@ impl PodRuntime {
         }
         out.acted = true;
         let metrics = &self.inner.deps.metrics;
-        metrics.started_pods.add(1);
+        counters::sandbox_begun(metrics, inputs.pod);
         let created = self.create_sandbox(inputs.pod, &pod_ref, &config).await;
-        let (id, ips) = created.inspect_err(|_| metrics.started_pods_errors.add(1))?;
+        let (id, ips) = created.inspect_err(|_| counters::sandbox_failed(metrics, inputs.pod))?;
         out.sandbox_ready = true;
         (inputs.on_sandbox_ready)(&ips);
         Ok(Some(ReadySandbox { id, config, ips }))
@@ -382,7 +390,8 @@ impl PodRuntime {
             }
             None => ResolvConf::default(),
         };
-        let (dns, warnings) = dns::pod_dns(inputs.pod, &config.dns, &config.node.host_ips, &host);
+        let host_ips = config.node.host_ips.texts();
+        let (dns, warnings) = dns::pod_dns(inputs.pod, &config.dns, &host_ips, &host);
         let sandbox = sandbox_config(SandboxInputs {
             pod: inputs.pod,
             attempt,

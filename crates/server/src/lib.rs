@@ -6,6 +6,7 @@ extern crate self as krablet_server;
 
 mod answers;
 mod control;
+mod guests;
 mod health;
 mod listen;
 mod rows;
@@ -28,7 +29,7 @@ pub use secure::{
     About, Access, Checkpointer, Checkpoints, Debug, Inside, NodeLogs, SecureParts, ServingPair,
     SetVerbosity, TlsLimits, Version, serve_secure,
 };
-pub use stats::Statistics;
+pub use stats::{Pieces, Statistics};
 pub use web::{OpenParts, serve_healthz, serve_read_only};
 
 /// What the doors may see of the node.

@@ -1,5 +1,6 @@
 //! Listening and serving with limits: a door that is opened wide costs the node nothing.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -14,26 +15,32 @@ use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
+use crate::guests::{Doings, Guest, Guests, Held};
 use crate::secure::PeerCertificates;
 
-/// Connections served at a time at one door; more wait in the kernel's queue.
+/// Connections served at a time at one door; who comes then gets the place of one that is idle, or waits.
 const MAX_CONNECTIONS: usize = 256;
 /// The same of the HTTPS door.
 const MAX_SECURE_CONNECTIONS: usize = 1024;
 /// A client that has not sent its request head by then is dropped.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Clients of the HTTPS door keep their connections; one that says nothing for so long is closed, and one whose request
-/// head is not whole by then as well.
+/// Clients of the HTTPS door keep their connections; one on which nothing is under way for so long is closed, and one
+/// whose request head is not whole by then as well.
 const SECURE_IDLE: Duration = Duration::from_secs(90);
+/// A connection that was told to end is cut off then, or a little later than at once if its place is needed.
+const FAREWELL: Duration = Duration::from_secs(30);
+const HURRIED_FAREWELL: Duration = Duration::from_secs(1);
 /// Larger request heads are refused.
 const MAX_HEAD: usize = 64 * 1024;
+/// A peer that says nothing for so long is asked whether it is still there, so often and so many times: who waits for the
+/// next line of a log never says anything, and never notices that the client is gone.
+const KEEPALIVE: (Duration, u32) = (Duration::from_secs(15), 9);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -94,12 +101,12 @@ impl Listener {
 
     /// Serves until dropped; dropping it closes every connection.
     pub async fn serve(self, router: Router) {
-        let serve = move |accepted| {
+        let serve = move |accepted, guest: Guest| {
             let router = router.clone();
             async move {
                 match accepted {
-                    Accepted::Tcp(stream) => connection(stream, router).await,
-                    Accepted::Unix(stream) => connection(stream, router).await,
+                    Accepted::Tcp(stream) => connection(stream, router, &guest).await,
+                    Accepted::Unix(stream) => connection(stream, router, &guest).await,
                 }
             }
         };
@@ -109,16 +116,18 @@ impl Listener {
     /// Serves with TLS until dropped. What a client shows of itself goes with each of its requests.
     pub(crate) async fn serve_tls(self, config: Arc<ServerConfig>, router: Router) {
         let acceptor = TlsAcceptor::from(config);
-        let serve = move |accepted| {
+        let serve = move |accepted, guest: Guest| {
             let (acceptor, router) = (acceptor.clone(), router.clone());
             async move {
                 match accepted {
                     // Small answers, such as a typed letter's echo, are not held back.
                     Accepted::Tcp(stream) if stream.set_nodelay(true).is_ok() => {
-                        secure_connection(stream, &acceptor, router).await;
+                        secure_connection(stream, &acceptor, router, &guest).await;
                     }
                     Accepted::Tcp(_) => {}
-                    Accepted::Unix(stream) => secure_connection(stream, &acceptor, router).await,
+                    Accepted::Unix(stream) => {
+                        secure_connection(stream, &acceptor, router, &guest).await;
+                    }
                 }
             }
         };
@@ -127,34 +136,44 @@ impl Listener {
 
     async fn accept(&self) -> io::Result<Accepted> {
         Ok(match self {
-            Listener::Tcp(listener) => Accepted::Tcp(listener.accept().await?.0),
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                if let Err(e) = keep_alive(&stream) {
+                    debug!(err = %e, "A connection does without keep-alive");
+                }
+                Accepted::Tcp(stream)
+            }
             Listener::Unix(listener) => Accepted::Unix(listener.accept().await?.0),
         })
     }
 
-    async fn serve_each<F>(self, most: usize, serve: impl Fn(Accepted) -> F)
+    /// One is let in and then finds a place: what waits beyond that waits in the kernel's queue.
+    async fn serve_each<F>(self, most: usize, serve: impl Fn(Accepted, Guest) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let permits = Arc::new(Semaphore::new(most));
+        let guests = Guests::at_most(most);
         let mut connections = JoinSet::new();
         loop {
-            let Ok(permit) = permits.clone().acquire_owned().await else {
-                return;
-            };
-            while connections.try_join_next().is_some() {}
             match self.accept().await {
                 Ok(accepted) => {
-                    let served = serve(accepted);
-                    connections.spawn(async move {
-                        served.await;
-                        drop(permit);
-                    });
+                    let guest = guests.enter().await;
+                    while connections.try_join_next().is_some() {}
+                    connections.spawn(serve(accepted, guest));
                 }
                 Err(e) => accept_failed(&e).await,
             }
         }
     }
+}
+
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    let (time, times) = KEEPALIVE;
+    sockopt::set_tcp_keepidle(stream, time)?;
+    sockopt::set_tcp_keepintvl(stream, time)?;
+    sockopt::set_tcp_keepcnt(stream, times)?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
 }
 
 /// Out of file descriptors, most likely: wait a little instead of spinning.
@@ -167,8 +186,14 @@ async fn secure_connection(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     acceptor: &TlsAcceptor,
     router: Router,
+    guest: &Guest,
 ) {
-    let stream = match timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
+    let shaken = tokio::select! {
+        biased;
+        shaken = timeout(HEAD_TIMEOUT, acceptor.accept(stream)) => shaken,
+        () = guest.is_unwanted() => return debug!("A TLS handshake gave way to others"),
+    };
+    let stream = match shaken {
         Ok(Ok(stream)) => stream,
         Ok(Err(e)) => return debug!(err = %e, "A TLS handshake failed"),
         Err(_) => return debug!("A TLS handshake took too long"),
@@ -179,28 +204,31 @@ async fn secure_connection(
         .iter()
         .map(|c| c.clone().into_owned());
     let shown = PeerCertificates(Arc::new(shown.collect()));
-    talk(stream, router, shown, SECURE_IDLE).await;
+    talk(stream, router, shown, SECURE_IDLE, guest).await;
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, router: Router) {
-    talk(stream, router, PeerCertificates::default(), HEAD_TIMEOUT).await;
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    router: Router,
+    guest: &Guest,
+) {
+    let nobody = PeerCertificates::default();
+    talk(stream, router, nobody, HEAD_TIMEOUT, guest).await;
 }
 
 /// Requests and answers, in HTTP/1.1 or HTTP/2 as the client begins. Each of its requests gets so much patience to come
-/// whole, and the first of them no more than that after the connection was made.
+/// whole, and so long may nothing be under way.
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     router: Router,
     shown: PeerCertificates,
     patience: Duration,
+    guest: &Guest,
 ) {
-    let begun = Arc::new(Notify::new());
-    let asked = begun.clone();
+    let doings = guest.doings();
     let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
-        asked.notify_one();
         request.extensions_mut().insert(shown.clone());
-        let router = router.clone();
-        async move { router.oneshot(request).await }
+        answer(router.clone(), request, doings.clone())
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -215,135 +243,50 @@ async fn talk(
         .max_header_list_size(32 * 1024)
         .keep_alive_interval(SECURE_IDLE / 3)
         .keep_alive_timeout(SECURE_IDLE / 3);
-    let silent = async {
-        if timeout(patience, begun.notified()).await.is_ok() {
-            std::future::pending::<()>().await;
-        }
-    };
-    tokio::select! {
+    let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let mut served = std::pin::pin!(served);
+    let ended = tokio::select! {
         biased;
-        served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service) => {
-            if let Err(e) = served {
-                debug!(err = %e, "A connection ended badly");
+        ended = served.as_mut() => ended,
+        () = guest.has_to_go(patience) => {
+            served.as_mut().graceful_shutdown();
+            tokio::select! {
+                biased;
+                ended = served => ended,
+                () = farewell(guest) => return debug!("An idle connection was cut off"),
             }
         }
-        () = silent => debug!("A connection was made and nothing asked on it"),
+    };
+    if let Err(e) = ended {
+        debug!(err = %e, "A connection ended badly");
     }
+}
+
+/// A client that was told to go may take what was said last, if nobody needs the place. What it asked before it heard of
+/// that is answered first.
+async fn farewell(guest: &Guest) {
+    let needed = async {
+        guest.is_unwanted().await;
+        tokio::time::sleep(HURRIED_FAREWELL).await;
+    };
+    let _ = timeout(FAREWELL, needed).await;
+    guest.idle_for(Duration::ZERO).await;
+}
+
+/// Under way until the client has taken all of it. Refusals are short: who does not take one keeps no place by that, or
+/// somebody who is let in nowhere could stay for ever.
+async fn answer(
+    router: Router,
+    request: http::Request<Incoming>,
+    doings: Doings,
+) -> Result<http::Response<Held>, Infallible> {
+    let under_way = doings.begin();
+    let response = router.oneshot(request).await?;
+    let status = response.status();
+    let refused = status.is_client_error() || status.is_server_error();
+    let under_way = (!refused).then_some(under_way);
+    Ok(response.map(|body| Held::new(body, under_way)))
 }
 
 #[cfg(test)]
-mod tests {
-    use axum::routing::get;
-    use rustls::ClientConfig;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
-    use tokio::time::Instant;
-    use tokio_rustls::TlsConnector;
-    use tokio_rustls::client::TlsStream;
-
-    use super::*;
-
-    fn pair() -> (CertificateDer<'static>, TlsAcceptor) {
-        let made = rcgen::generate_simple_self_signed(["node".to_owned()]).unwrap();
-        let certificate = made.cert.der().clone();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.clone()], key)
-            .unwrap();
-        (certificate, TlsAcceptor::from(Arc::new(config)))
-    }
-
-    /// A client at the HTTPS door, and the door's side of it.
-    async fn client(tasks: &mut JoinSet<()>) -> TlsStream<DuplexStream> {
-        let (certificate, acceptor) = pair();
-        let (here, there) = tokio::io::duplex(4096);
-        let router = Router::new().route("/", get(async || "fine"));
-        tasks.spawn(async move { secure_connection(there, &acceptor, router).await });
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(certificate).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let name = ServerName::try_from("node").unwrap();
-        let connector = TlsConnector::from(Arc::new(config));
-        connector.connect(name, here).await.unwrap()
-    }
-
-    async fn rest(mut stream: TlsStream<DuplexStream>) -> String {
-        let mut rest = Vec::new();
-        // A door that is shut without a farewell is shut all the same.
-        let _ = stream.read_to_end(&mut rest).await;
-        String::from_utf8_lossy(&rest).into_owned()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_head_that_comes_letter_by_letter_is_cut_off() {
-        let begun = Instant::now();
-        let mut tasks = JoinSet::new();
-        let mut stream = client(&mut tasks).await;
-        stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
-        loop {
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            let sent = stream.write_all(b"X: y\r\n").await;
-            if sent.is_err() || tasks.try_join_next().is_some() {
-                break;
-            }
-        }
-        assert!(begun.elapsed() <= SECURE_IDLE + HEAD_TIMEOUT);
-        assert!(!rest(stream).await.contains("fine"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_never_begins_the_handshake_is_cut_off() {
-        let (_, acceptor) = pair();
-        let (_here, there) = tokio::io::duplex(4096);
-        let begun = Instant::now();
-        secure_connection(there, &acceptor, Router::new()).await;
-        assert_eq!(begun.elapsed(), HEAD_TIMEOUT);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_says_nothing_is_let_go() {
-        let mut tasks = JoinSet::new();
-        let stream = client(&mut tasks).await;
-        tasks.join_next().await.unwrap().unwrap();
-        assert_eq!(rest(stream).await, "");
-    }
-
-    #[tokio::test]
-    async fn a_head_that_is_too_large_is_refused() {
-        let mut tasks = JoinSet::new();
-        let stream = client(&mut tasks).await;
-        let (mut from, mut to) = tokio::io::split(stream);
-        let said = async {
-            let _ = to.write_all(b"GET / HTTP/1.1\r\nHost: node\r\n").await;
-            for n in 0..90 {
-                let line = format!("X-{n}: {}\r\n", "a".repeat(1000));
-                if to.write_all(line.as_bytes()).await.is_err() {
-                    return;
-                }
-            }
-            let _ = to.flush().await;
-        };
-        let mut heard = vec![0; 64];
-        let (count, ()) = tokio::join!(from.read(&mut heard), said);
-        let heard = String::from_utf8_lossy(&heard[..count.unwrap()]).into_owned();
-        assert!(heard.starts_with("HTTP/1.1 431 "), "{heard}");
-    }
-
-    #[tokio::test]
-    async fn a_request_is_answered() {
-        let mut tasks = JoinSet::new();
-        let mut stream = client(&mut tasks).await;
-        let ask = b"GET / HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n";
-        stream.write_all(ask).await.unwrap();
-        assert!(rest(stream).await.ends_with("fine"));
-    }
-}
+mod tests;

@@ -1,8 +1,10 @@
 //! Statistics: `/stats/summary` and the pages that scrapers of cgroups read.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -19,8 +21,11 @@ pub trait Statistics: Send + Sync {
     /// The text of `/metrics/resource`.
     async fn resource_metrics(&self) -> String;
     /// The text of `/metrics/cadvisor`.
-    async fn cadvisor_metrics(&self) -> String;
+    async fn cadvisor_metrics(&self) -> Pieces;
 }
+
+/// A long text whose pieces are made while it is sent.
+pub type Pieces = Box<dyn Iterator<Item = String> + Send>;
 
 /// `None` on a node without cgroups of its own.
 pub(crate) type Figures = Option<Arc<dyn Statistics>>;
@@ -68,7 +73,12 @@ async fn resource(State(figures): State<Figures>) -> Response {
 
 async fn cadvisor(State(figures): State<Figures>) -> Response {
     match &figures {
-        Some(statistics) => (METRICS, statistics.cadvisor_metrics().await).into_response(),
+        Some(statistics) => {
+            let pieces = statistics.cadvisor_metrics().await;
+            let pieces = pieces.map(|piece| Ok::<_, Infallible>(Bytes::from(piece)));
+            let body = Body::from_stream(futures::stream::iter(pieces));
+            (METRICS, body).into_response()
+        }
         None => not_found().await,
     }
 }

@@ -17,8 +17,8 @@ use krablet_events::{Subject, reason};
 use krablet_pod::PodRef;
 use krablet_pod::api::Pod;
 use krablet_server::{
-    EventLine, HealthRecord, Listener, OpenParts, PodRow, Statistics, serve_control, serve_healthz,
-    serve_read_only,
+    EventLine, HealthRecord, Listener, OpenParts, Pieces, PodRow, Statistics, serve_control,
+    serve_healthz, serve_read_only,
 };
 use node::Quiet;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -36,8 +36,8 @@ impl Statistics for Figures {
     async fn resource_metrics(&self) -> String {
         "resource".to_owned()
     }
-    async fn cadvisor_metrics(&self) -> String {
-        "cadvisor".to_owned()
+    async fn cadvisor_metrics(&self) -> Pieces {
+        Box::new(std::iter::once("cadvisor".to_owned()))
     }
 }
 

@@ -1,12 +1,13 @@
 //! Runs schedules of the simulated world: many seeds over all cores, or one with its trace.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use krablet_sim::{Mutation, Options, Report, run_seed};
+use krablet_sim::{Broken, Law, Mutation, Options, Report, run_seed};
 
 /// A schedule is made of small allocations.
 #[global_allocator]
@@ -98,8 +99,26 @@ fn main() -> ExitCode {
     }
 }
 
+/// A panic of the schedule itself, and not of one of its tasks, is told like any other failure: with
+/// its seed and how to replay it.
+fn guarded(seed: u64, run: impl FnOnce() -> std::io::Result<Report>) -> std::io::Result<Report> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
+        Ok(Report {
+            seed,
+            hash: 0,
+            broken: Some(Broken {
+                law: Law::LivesOn,
+                how: format!("the schedule panicked: {}", words.unwrap_or("no message")),
+            }),
+            tail: Vec::new(),
+        })
+    })
+}
+
 fn run_one(seed: u64, args: &Args) -> std::io::Result<bool> {
-    let report = run_seed(seed, args.options)?;
+    let report = guarded(seed, || run_seed(seed, args.options))?;
     match &report.broken {
         Some(_) => tell(&report, args),
         None => println!("seed {seed}: all laws held, trace {:016x}", report.hash),
@@ -172,9 +191,10 @@ fn run_many(args: &Args) -> std::io::Result<bool> {
                 workers.iter().all(|w| w.is_finished())
             }));
         }
+        let dead = || std::io::Error::other("a thread that runs schedules panicked");
         workers
             .into_iter()
-            .try_for_each(|w| w.join().unwrap_or(Ok(())))
+            .try_for_each(|w| w.join().unwrap_or_else(|_| Err(dead())))
     })?;
     let mut failed = progress.failures();
     failed.sort_by_key(|report| report.seed);
@@ -196,7 +216,10 @@ fn run_many(args: &Args) -> std::io::Result<bool> {
             println!("seed {}: {}", report.seed, broken.unwrap_or_default());
         }
     }
-    Ok(failed.is_empty())
+    if done < args.seeds {
+        println!("only {done} of {} schedules were run", args.seeds);
+    }
+    Ok(failed.is_empty() && done >= args.seeds)
 }
 
 fn by_law(failed: &[Report]) -> String {
@@ -219,7 +242,7 @@ fn work(args: &Args, progress: &Progress) -> std::io::Result<()> {
             return Ok(());
         }
         progress.running().insert(seed);
-        let report = run_seed(seed, args.options)?;
+        let report = guarded(seed, || run_seed(seed, args.options))?;
         progress.running().remove(&seed);
         progress.done.fetch_add(1, Ordering::Relaxed);
         if report.broken.is_some() {
@@ -253,5 +276,30 @@ async fn show(args: &Args, progress: &Progress, ended: impl Fn() -> bool) {
             }
             shown = done;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_failure_of_its_seed() {
+        let told = |run: fn() -> std::io::Result<Report>| {
+            let report = guarded(7, run).unwrap();
+            (report.seed, report.broken.map(|broken| broken.how))
+        };
+        let with = |words: &str| (7, Some(format!("the schedule panicked: {words}")));
+        assert_eq!(told(|| panic!("plain words")), with("plain words"));
+        let number = || panic!("a number: {}", std::hint::black_box(3));
+        assert_eq!(told(number), with("a number: 3"));
+        assert_eq!(
+            told(|| std::panic::panic_any(3)),
+            with("no message"),
+            "what is no text"
+        );
+        let well = guarded(7, || run_seed(7, Options::default())).unwrap();
+        assert!(well.broken.is_none(), "{well:?}");
+        assert!(guarded(7, || Err(std::io::Error::other("no threads"))).is_err());
     }
 }

@@ -40,6 +40,8 @@ mutations! {
     LeakCgroup => "leak-cgroup",
     /// Giving a container other resources pretends to succeed.
     SkipResize => "skip-resize",
+    /// After a container was given other resources it has the old ones again.
+    UndoResize => "undo-resize",
     /// A killed agent lives on.
     Zombie => "zombie",
     /// The API server does not heed which UID is meant.

@@ -13,14 +13,14 @@ use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use krablet_agent::{AgentConfig, AgentDeps, DoorDeps};
 use krablet_core::admission::NodeView;
+use krablet_core::backoff::BackoffLimits;
 use krablet_core::gc::GcPolicy;
 use krablet_core::logs::RotationPolicy;
 use krablet_core::restart::RestartGates;
-use krablet_core::status::NodeFacts;
 use krablet_core::worker::Periods;
 use krablet_events::Recorder;
 use krablet_linux::fake::{FakeTools, MemoryCgroups, MemoryFiles};
-use krablet_linux::{Cgroups, EntryKind, Mounts, WallClock};
+use krablet_linux::{Cgroups, EntryKind, HostIps, Mounts, WallClock};
 use krablet_objects::{FakeObjects, FakeServices};
 use krablet_observer::ObserverConfig;
 use krablet_pod::api::{ConfigMap, Secret};
@@ -283,14 +283,14 @@ pub(crate) fn agent_config(seed: u64) -> AgentConfig {
             dns: DnsSettings::default(),
             node: RuntimeNode {
                 name: NODE_NAME.to_owned(),
-                host_ips: vec![host.to_string()],
+                host_ips: HostIps::fixed([host]),
                 memory_capacity: 8 << 30,
                 ..RuntimeNode::default()
             },
             resources: ResourceSettings::default(),
             images: ImageSettings::default(),
             seccomp_default: false,
-            max_restart_back_off: Duration::from_secs(60),
+            restart_back_off: BackoffLimits::of_restarts(Some(Duration::from_secs(60)), false),
             restart_rules: true,
             restart_all: true,
             stop_signals: false,
@@ -311,11 +311,7 @@ pub(crate) fn agent_config(seed: u64) -> AgentConfig {
             time_zone: TimeZone::UTC,
         },
         sources: sources(),
-        node: NodeFacts {
-            host_ips: vec![host],
-            runtime_name: "sim".to_owned(),
-            recursive_read_only: false,
-        },
+        runtime_name: "sim".to_owned(),
         gates: RestartGates::default(),
         seed,
     }

@@ -383,7 +383,14 @@ impl Weather for World {
                 let qos = inner.laws.qos(&uid);
                 self.cgroups.put(uid, qos);
             }
-            inner.laws.happened(machine, what)
+            let held = inner.laws.happened(machine, what);
+            match (what, inner.mutation) {
+                (Occurrence::Updated(before, after), Some(Mutation::UndoResize)) => {
+                    let undone = Occurrence::Updated(after.clone(), before.clone());
+                    held.and_then(|()| inner.laws.happened(machine, &undone))
+                }
+                _ => held,
+            }
         };
         self.check(held);
     }
@@ -479,5 +486,6 @@ fn shown(what: &Occurrence) -> String {
             };
             of(&format!("removed ({state})"), c)
         }
+        Occurrence::Updated(_, c) => of("has other resources", c),
     }
 }

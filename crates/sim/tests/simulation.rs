@@ -57,12 +57,15 @@ fn what_is_broken_on_purpose_is_noticed() {
             (Mutation::ForgetExit, Law::NoExitLost),
             (Mutation::IgnoreInitOrder, Law::InitOrder),
             (Mutation::SkipKill, Law::Converges),
+            // What was not stopped still runs when its successor of the same name starts.
+            (Mutation::SkipKill, Law::OneOfAName),
             (Mutation::LateStart, Law::NothingAfterEnd),
             (Mutation::CountReset, Law::CountsGrow),
             (Mutation::StaleStatus, Law::NoStatusBack),
             (Mutation::NoisyEvents, Law::Quiet),
             (Mutation::LeakCgroup, Law::Converges),
             (Mutation::SkipResize, Law::Converges),
+            (Mutation::UndoResize, Law::SizesForward),
             (Mutation::Zombie, Law::DeadIsDead),
         ],
     );

@@ -12,11 +12,11 @@ use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use krablet_linux::{DirectoryWatch, Entry, EntryKind, Files, WatchStream};
 use krablet_pod::api::Pod;
-use krablet_pod::marks::{self, PodSource};
+use krablet_pod::marks::PodSource;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
-use crate::{Decode, Origin, SourceSet, TakeOver};
+use crate::{Decode, Origin, SourceSet, TakeOver, taken_over};
 
 /// A manifest larger than this is refused unread.
 const MAX_MANIFEST: usize = 10 * 1024 * 1024;
@@ -238,9 +238,11 @@ impl FileSource {
         if self.manifests.get(path).is_some_and(|m| m.digest == digest) {
             return false;
         }
-        match (self.decode)(&bytes, &Origin::File(path.clone())) {
+        let origin = Origin::File(path.clone());
+        match (self.decode)(&bytes, &origin) {
             Ok(pods) => {
-                let pods = self.take_over(pods, entry).await;
+                let modified = Timestamp::from_second(entry.modified).unwrap_or(Timestamp::MAX);
+                let pods = taken_over(pods, self.take_over.as_deref(), &origin, modified).await;
                 let manifest = Manifest {
                     digest,
                     pods,
@@ -275,26 +277,6 @@ impl FileSource {
             );
             manifest.refusal = Some(reason);
         }
-    }
-
-    /// Pods that another agent already runs from this manifest go on under the UID they have.
-    async fn take_over(&self, pods: Vec<Pod>, entry: &Entry) -> Vec<Arc<Pod>> {
-        let modified = Timestamp::from_second(entry.modified).unwrap_or(Timestamp::MAX);
-        let mut taken = Vec::with_capacity(pods.len());
-        for mut pod in pods {
-            if let Some(take_over) = &self.take_over
-                && let Some(uid) = take_over.running_as(&pod, modified).await
-            {
-                info!(path = %entry.path.display(), podUID = %uid, "Adopting the running static pod of this manifest");
-                pod.metadata.uid = Some(uid.to_string());
-                pod.metadata
-                    .annotations
-                    .get_or_insert_default()
-                    .insert(marks::CONFIG_HASH.into(), uid.to_string());
-            }
-            taken.push(Arc::new(pod));
-        }
-        taken
     }
 }
 

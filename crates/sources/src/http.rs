@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use krablet_net::{HttpGet, Net, Redirects};
 use krablet_pod::marks::PodSource;
 use tokio::sync::mpsc;
 use tracing::{debug, error, info};
 
-use crate::{Decode, Origin, SourceSet};
+use crate::{Decode, Origin, SourceSet, TakeOver, taken_over};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_MANIFEST: usize = 10 * 1024 * 1024;
@@ -24,17 +25,24 @@ pub struct UrlSource {
     config: UrlSourceConfig,
     net: Arc<dyn Net>,
     decode: Decode,
+    take_over: Option<Arc<dyn TakeOver>>,
     /// The last answer that was understood; the same bytes again are no news.
     last: Option<Vec<u8>>,
     failures: u64,
 }
 
 impl UrlSource {
-    pub fn new(config: UrlSourceConfig, net: Arc<dyn Net>, decode: Decode) -> Self {
+    pub fn new(
+        config: UrlSourceConfig,
+        net: Arc<dyn Net>,
+        decode: Decode,
+        take_over: Option<Arc<dyn TakeOver>>,
+    ) -> Self {
         Self {
             config,
             net,
             decode,
+            take_over,
             last: None,
             failures: 0,
         }
@@ -91,12 +99,16 @@ impl UrlSource {
         if self.last.as_ref() == Some(&response.body) {
             return Ok(None);
         }
-        let pods = (self.decode)(&response.body, &Origin::Url(url.clone()))
-            .map_err(|reason| format!("{url}: {reason}"))?;
+        let origin = Origin::Url(url.clone());
+        let pods = (self.decode)(&response.body, &origin);
+        let pods = pods.map_err(|reason| format!("{url}: {reason}"))?;
+        // Since when a URL says what it says is not known: what runs has to tell whether it is the same.
+        let take_over = self.take_over.as_deref();
+        let pods = taken_over(pods, take_over, &origin, Timestamp::MIN).await;
         self.last = Some(response.body);
         Ok(Some(SourceSet {
             source: PodSource::Http,
-            pods: pods.into_iter().map(Arc::new).collect(),
+            pods,
             restored: false,
         }))
     }

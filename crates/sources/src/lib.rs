@@ -8,6 +8,7 @@ mod api;
 mod file;
 mod http;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,8 +17,9 @@ use krablet_core::merge::{Merge, PodUpdate};
 use krablet_events::{Recorder, Subject, reason};
 use krablet_pod::PodUid;
 use krablet_pod::api::Pod;
-use krablet_pod::marks::PodSource;
+use krablet_pod::marks::{self, PodSource};
 use tokio::sync::mpsc;
+use tracing::info;
 
 pub use api::ApiSource;
 pub use file::{FileSource, FileSourceConfig};
@@ -35,6 +37,15 @@ pub enum Origin {
     Url(String),
 }
 
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File(path) => path.display().fmt(f),
+            Origin::Url(url) => f.write_str(url),
+        }
+    }
+}
+
 /// Turns a manifest's bytes into static pods of this node, or says in one line why not.
 pub type Decode = Arc<dyn Fn(&[u8], &Origin) -> Result<Vec<Pod>, String> + Send + Sync>;
 
@@ -43,6 +54,28 @@ pub type Decode = Arc<dyn Fn(&[u8], &Origin) -> Result<Vec<Pod>, String> + Send 
 pub trait TakeOver: Send + Sync {
     /// The UID under which this very pod already runs, if its manifest has not changed since.
     async fn running_as(&self, pod: &Pod, manifest_modified: Timestamp) -> Option<PodUid>;
+}
+
+/// Pods that another agent already runs from this manifest go on under the UID they have.
+async fn taken_over(
+    pods: Vec<Pod>,
+    take_over: Option<&dyn TakeOver>,
+    origin: &Origin,
+    modified: Timestamp,
+) -> Vec<Arc<Pod>> {
+    let mut taken = Vec::with_capacity(pods.len());
+    for mut pod in pods {
+        if let Some(take_over) = take_over
+            && let Some(uid) = take_over.running_as(&pod, modified).await
+        {
+            info!(manifest = %origin, podUID = %uid, "Adopting the running static pod of this manifest");
+            pod.metadata.uid = Some(uid.to_string());
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert(marks::CONFIG_HASH.into(), uid.to_string());
+        }
+        taken.push(Arc::new(pod));
+    }
+    taken
 }
 
 /// The whole set of pods that a source wants now.

@@ -242,9 +242,9 @@ async fn a_url_is_polled_and_bad_answers_change_nothing() {
     };
     let (sender, mut sets) = mpsc::channel(8);
     let mut task = JoinSet::new();
-    task.spawn(UrlSource::new(config, net.clone(), decode()).run(sender));
+    task.spawn(UrlSource::new(config, net.clone(), decode(), Some(Arc::new(Adopts))).run(sender));
     let uid = |set: SourceSet| set.pods[0].metadata.uid.clone().unwrap();
-    assert_eq!(uid(sets.recv().await.unwrap()), "a");
+    assert_eq!(uid(sets.recv().await.unwrap()), "theirs");
     assert_eq!(uid(sets.recv().await.unwrap()), "c");
     let asked = net.asked.lock().unwrap();
     assert_eq!(asked.len(), 7);

@@ -1,5 +1,6 @@
 //! One reading of the whole node: which cgroup is whose, and all of them read in one go.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,11 +34,13 @@ pub(crate) struct Reading {
     pub measure: Arc<Measure>,
     pub depth: Depth,
     pub now: Timestamp,
+    /// What stands before and behind the id in the name of a container's cgroup, as far as one was seen.
+    pub scheme: RefCell<Option<(String, String)>>,
 }
 
 impl Reading {
     pub fn take(self) -> Snapshot {
-        let full = self.depth == Depth::Full;
+        let full = self.depth >= Depth::Summary;
         let places = self.pod_cgroups();
         let volumes = match full {
             true => storage::volumes(&*self.pods, &self.observed, &self.measure),
@@ -162,16 +165,9 @@ impl Reading {
         volumes: &BTreeMap<PodUid, Vec<Volume>>,
     ) -> Pod {
         let uid = &observed.pod.uid;
-        let full = self.depth == Depth::Full;
+        let full = self.depth >= Depth::Summary;
         let path = places.get(uid).cloned().unwrap_or_default();
-        let children = match path.is_empty() {
-            true => Vec::new(),
-            false => self.kernel.children(&path),
-        };
-        let place = |id: &str| {
-            let entry = children.iter().find(|entry| entry.contains(id));
-            entry.map(|entry| format!("{path}/{entry}"))
-        };
+        let place = |id: &str| self.container_cgroup(&path, id);
         let logs = paths::pod_log_dir(&self.config.pod_logs, &observed.pod);
         let containers = newest_running(observed);
         let containers = containers.into_iter().map(|container| {
@@ -206,13 +202,33 @@ impl Reading {
         }
     }
 
+    /// All containers' cgroups are named in one way, so the first one tells the others; to list a cgroup costs as much
+    /// as to read three files of it.
+    fn container_cgroup(&self, pod: &str, id: &str) -> Option<String> {
+        if pod.is_empty() {
+            return None;
+        }
+        if let Some((before, behind)) = &*self.scheme.borrow() {
+            let likely = format!("{pod}/{before}{id}{behind}");
+            if self.kernel.exists(&likely) {
+                return Some(likely);
+            }
+        }
+        let children = self.kernel.children(pod);
+        let found = children
+            .iter()
+            .find_map(|name| Some((name, name.split_once(id)?)));
+        let (name, (before, behind)) = found?;
+        *self.scheme.borrow_mut() = Some((before.to_owned(), behind.to_owned()));
+        Some(format!("{pod}/{name}"))
+    }
+
     fn container(
         &self,
         container: &ObservedContainer,
         place: Option<String>,
         logs: &Path,
     ) -> Container {
-        let full = self.depth == Depth::Full;
         let id = container.id.as_str();
         let told = self.told.containers.get(id);
         let path = place.unwrap_or_default();
@@ -226,8 +242,10 @@ impl Reading {
             let theirs = told.cgroup.cpu.as_ref().and_then(|c| c.nano_cores);
             cpu.nano_cores = cpu.nano_cores.or(theirs);
         }
-        if let (true, Some(tasks)) = (full, &mut cgroup.tasks) {
-            tasks.files = self.kernel.open_files(&path);
+        match (self.depth, &mut cgroup.tasks) {
+            (Depth::Full, Some(tasks)) => tasks.files = self.kernel.open_files(&path),
+            (Depth::Summary, tasks) if !path.is_empty() => *tasks = self.kernel.tasks(&path),
+            _ => {}
         }
         let started = match container.started_at {
             0 => container.created_at,
@@ -241,7 +259,7 @@ impl Reading {
             started: nanos(started),
             cgroup,
             writable: told.and_then(|t| t.written),
-            logs: match full {
+            logs: match self.depth >= Depth::Summary {
                 true => files::files_in(&logs.join(&*container.name)),
                 false => None,
             },
@@ -252,9 +270,14 @@ impl Reading {
         let id = sandbox.id.as_str();
         let told = self.told.sandboxes.get(id);
         let path = place.unwrap_or_default();
-        let cgroup = match path.is_empty() || self.depth != Depth::Full {
-            true => None,
-            false => self.cgroup(&path),
+        let cgroup = match self.depth {
+            _ if path.is_empty() => None,
+            Depth::CpuAndMemory => None,
+            Depth::Summary => Some(Cgroup {
+                tasks: self.kernel.tasks(&path),
+                ..Cgroup::default()
+            }),
+            Depth::Full => self.cgroup(&path),
         };
         Container {
             id: id.to_owned(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -49,6 +50,7 @@ impl Pods for House {
             created_at: 4_000_000_000,
             ips: Vec::new(),
             host_network: false,
+            source: None,
         };
         let alive = ObservedPod {
             sandboxes: vec![sandbox],
@@ -313,4 +315,42 @@ async fn volumes_are_told_as_soon_as_they_are_measured() {
         ("p", "main", 1)
     );
     assert_eq!(storage.logs.len(), 1);
+}
+
+/// Says how often it was asked.
+#[derive(Default)]
+struct Counting(AtomicU64);
+
+#[async_trait]
+impl StatsService for Counting {
+    async fn list_container_stats(&self) -> krablet_cri::Result<Vec<v1::ContainerStats>> {
+        let mut stats = Runtime.list_container_stats().await?;
+        let value = self.0.fetch_add(1, Ordering::SeqCst) + 1;
+        for one in &mut stats {
+            one.writable_layer = Some(v1::FilesystemUsage {
+                used_bytes: Some(v1::UInt64Value { value }),
+                ..Default::default()
+            });
+        }
+        Ok(stats)
+    }
+
+    async fn pod_sandbox_info(&self, id: &str) -> krablet_cri::Result<BTreeMap<String, String>> {
+        Runtime.pod_sandbox_info(id).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_as_old_as_its_question() {
+    let service = Arc::new(Counting::default());
+    let mut runtime = crate::runtime::Runtime::new(service, Arc::new(Images));
+    let mut told = Vec::new();
+    for wait in [0, 5, 31, 5, 31, 3600, 1] {
+        tokio::time::sleep(Duration::from_secs(wait)).await;
+        let figures = runtime.figures(&BTreeSet::new()).await;
+        told.push(figures.containers["container1"].written.unwrap().bytes);
+    }
+    // The third asks and does not wait, the fourth has its answer, the fifth asks again. After an hour nobody
+    // has fetched that answer, and it is not good any more.
+    assert_eq!(told, [1, 1, 1, 2, 2, 4, 4]);
 }

@@ -1,19 +1,20 @@
-//! The machine's files behind the parsers: one open directory per cgroup, small reads, nothing kept.
+//! The machine's files behind the parsers: small reads, nothing kept.
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use krablet_linux::CgroupVersion;
-use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::parse::{machine, net, pressure, v1, v2};
+use crate::parse::{Lookup, machine, net, pressure, tasks, v1, v2};
 use crate::reading::{
-    Cgroup, Cpu, Depth, Interface, OpenFiles, Pressure, ProcessLimits, Snapshot, Usage,
+    Cgroup, Cpu, Depth, Interface, OpenFiles, Pressure, ProcessLimits, Snapshot, Tasks, Usage,
 };
 
+const PAGE: usize = 4096;
+/// Of a list a page is not quite filled if the next line does not fit.
+const SHORT: usize = PAGE / 2;
 /// No file of the kernel that is read here comes near.
 const MOST_BYTES: u64 = 1 << 20;
 /// Descriptors of one container that are looked at; more are not counted.
@@ -52,23 +53,36 @@ impl Kernel {
 
     /// None if there is no such cgroup.
     pub fn cgroup(&self, path: &str, depth: Depth) -> Option<Cgroup> {
-        let path = path.trim_start_matches('/');
-        let found = match self.version {
-            CgroupVersion::V2 => {
-                let dir = directory(&self.cgroup.join(path))?;
-                v2::read(&mut |name| text_at(&dir, name), depth)
-            }
-            CgroupVersion::V1 => {
-                let dirs = v1::CONTROLLERS.map(|c| directory(&self.cgroup.join(c).join(path)));
-                let mut read = |name: &str| {
-                    let (controller, file) = name.split_once('/')?;
-                    let at = v1::CONTROLLERS.iter().position(|c| *c == controller)?;
-                    text_at(dirs[at].as_ref()?, file)
-                };
-                v1::read(&mut read, depth)
-            }
-        };
+        let found = self.look_up(path, |files| match self.version {
+            CgroupVersion::V2 => v2::read(files, depth),
+            CgroupVersion::V1 => v1::read(files, depth),
+        });
         (found.cpu.is_some() || found.memory.is_some()).then_some(found)
+    }
+
+    /// Nothing but how many processes there are.
+    pub fn tasks(&self, path: &str) -> Option<Tasks> {
+        self.look_up(path, |files| match self.version {
+            CgroupVersion::V2 => tasks(files, v2::TASKS, Depth::Summary),
+            CgroupVersion::V1 => tasks(files, v1::TASKS, Depth::Summary),
+        })
+    }
+
+    /// Files by their whole names: most directories are asked for one or two, and opening one costs as much as a file.
+    fn look_up<T>(&self, path: &str, read: impl FnOnce(&mut Lookup<'_>) -> T) -> T {
+        let path = path.trim_start_matches('/');
+        match self.version {
+            CgroupVersion::V2 => {
+                let dir = self.cgroup.join(path);
+                read(&mut |name| text(&dir.join(name)))
+            }
+            CgroupVersion::V1 => read(&mut |name| {
+                let (controller, file) = name.split_once('/')?;
+                let mut place = self.cgroup.join(controller);
+                place.extend([path, file]);
+                text(&place)
+            }),
+        }
     }
 
     /// The whole machine. Where the root cgroup does not tell, `/proc` does.
@@ -88,7 +102,7 @@ impl Kernel {
                 ..Cpu::default()
             });
         }
-        if depth == Depth::Full {
+        if depth >= Depth::Summary {
             let of = |name: &str| {
                 let text = self.proc_text(&format!("pressure/{name}"))?;
                 pressure(&text)
@@ -109,6 +123,10 @@ impl Kernel {
         let dirs = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
         dirs.filter_map(|e| e.file_name().into_string().ok())
             .collect()
+    }
+
+    pub fn exists(&self, path: &str) -> bool {
+        self.place(path).exists()
     }
 
     /// When a cgroup was made: the time of a file in it that nobody writes.
@@ -213,23 +231,19 @@ pub fn bound_node(snapshot: &mut Snapshot) {
     }
 }
 
-fn directory(path: &Path) -> Option<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat(CWD, path, flags, Mode::empty()).ok()
-}
-
-fn text_at(dir: &OwnedFd, name: &str) -> Option<String> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    content(File::from(openat(dir, name, flags, Mode::empty()).ok()?))
-}
-
 fn text(path: &Path) -> Option<String> {
     content(File::open(path).ok()?)
 }
 
-fn content(file: File) -> Option<String> {
-    let mut bytes = Vec::with_capacity(1024);
-    file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
+/// What the kernel has to say of one thing it says in one go: a read that does not fill the buffer was the last. Lists
+/// come by the page, and are read to their end.
+fn content(mut file: File) -> Option<String> {
+    let mut buffer = [0; PAGE];
+    let first = file.read(&mut buffer).ok()?;
+    let mut bytes = buffer.get(..first)?.to_vec();
+    if first >= SHORT {
+        file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
+    }
     String::from_utf8(bytes).ok()
 }
 

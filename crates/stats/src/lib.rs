@@ -6,6 +6,7 @@ pub mod api;
 mod cadvisor;
 mod collect;
 mod files;
+mod habit;
 mod measure;
 pub mod parse;
 mod rates;
@@ -19,6 +20,7 @@ mod testing;
 mod text;
 mod walk;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -39,6 +41,7 @@ pub use summary::summary;
 
 use collect::Reading;
 use files::Kernel;
+use habit::{Habit, Use};
 use measure::Measure;
 use rates::Rates;
 use reading::{Depth, Facts, Snapshot};
@@ -128,12 +131,29 @@ struct Desk {
     runtime: Runtime,
     facts: Option<Arc<Facts>>,
     latest: Option<Latest>,
+    habit: Habit,
 }
 
 struct Latest {
     depth: Depth,
+    /// What the one who wanted most of it wanted.
+    wanted: Depth,
     taken: Instant,
     snapshot: Arc<Snapshot>,
+}
+
+impl Latest {
+    fn is_fresh(&self) -> bool {
+        self.taken.elapsed() < FRESH
+    }
+
+    fn used(&self) -> Use {
+        Use {
+            read: self.depth,
+            wanted: self.wanted,
+            fresh: self.is_fresh(),
+        }
+    }
 }
 
 impl Stats {
@@ -155,6 +175,7 @@ impl Stats {
                 runtime: Runtime::new(deps.runtime, deps.images),
                 facts: None,
                 latest: None,
+                habit: Habit::default(),
             }),
         }
     }
@@ -171,8 +192,8 @@ impl Stats {
         resource_metrics(snapshot.as_deref())
     }
 
-    /// The text of `/metrics/cadvisor`.
-    pub async fn cadvisor_metrics(&self) -> String {
+    /// The text of `/metrics/cadvisor`, in pieces.
+    pub async fn cadvisor_metrics(&self) -> impl Iterator<Item = String> + Send + use<> {
         let snapshot = self.told(self.snapshot(Depth::Full).await);
         cadvisor_metrics(snapshot.as_deref())
     }
@@ -201,19 +222,25 @@ impl Stats {
     /// A reading of at least this depth that is no older than a moment.
     pub async fn snapshot(&self, depth: Depth) -> Result<Arc<Snapshot>, StatsError> {
         let mut desk = self.desk.lock().await;
-        if let Some(latest) = &desk.latest
+        let desk = &mut *desk;
+        if let Some(latest) = &mut desk.latest
             && latest.depth >= depth
-            && latest.taken.elapsed() < FRESH
+            && latest.is_fresh()
         {
+            latest.wanted = latest.wanted.max(depth);
             return Ok(latest.snapshot.clone());
         }
+        let wanted = depth;
+        let depth = desk
+            .habit
+            .depth(wanted, desk.latest.as_ref().map(Latest::used));
         let facts = match &desk.facts {
             Some(facts) => facts.clone(),
             None => desk.facts.insert(self.facts().await).clone(),
         };
         let observed = self.alive();
         let told = match depth {
-            Depth::Full => {
+            Depth::Summary | Depth::Full => {
                 let sandboxes = observed.iter().flat_map(|pod| pod.ready_sandboxes());
                 let sandboxes = sandboxes.map(|s| s.id.to_string()).collect();
                 desk.runtime.figures(&sandboxes).await
@@ -231,12 +258,14 @@ impl Stats {
             measure: self.measure.clone(),
             depth,
             now: self.clock.now(),
+            scheme: RefCell::default(),
         };
         let taken = Instant::now();
         let snapshot = tokio::task::spawn_blocking(move || reading.take()).await?;
         let snapshot = Arc::new(snapshot);
         desk.latest = Some(Latest {
             depth,
+            wanted,
             taken,
             snapshot: snapshot.clone(),
         });

@@ -5,10 +5,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use krablet_pod::PodRef;
 
-/// How much is read: what schedulers and autoscalers look at, or everything.
+/// How much is read. Each has all of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
+    /// What schedulers and autoscalers look at.
     CpuAndMemory,
+    /// What the summary tells.
+    Summary,
+    /// Everything, for `/metrics/cadvisor`.
     Full,
 }
 

@@ -71,7 +71,7 @@ pub fn resource_metrics(snapshot: Option<&Snapshot>) -> String {
             put_pod(&mut text, pod, at);
         }
     }
-    text.render()
+    text.pieces().collect()
 }
 
 fn put_pod(text: &mut Text, pod: &Pod, at: i64) {

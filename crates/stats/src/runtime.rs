@@ -1,5 +1,6 @@
 //! What only the runtime knows: what containers have written, where images stand, the process behind a sandbox. Asked
-//! rarely, within a deadline, and never twice for what cannot change.
+//! rarely, within a deadline, and never twice for what cannot change. A runtime takes its time to add up what its
+//! containers have written, so whoever asks now and then gets what it said last, and asks for the next one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,12 +9,15 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use krablet_cri::{ImageService, StatsService, v1};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::reading::{Cgroup, Cpu, Memory, Usage};
 
 /// How long the runtime's figures stand, whether it answered or not.
 const FRESH: Duration = Duration::from_secs(30);
+/// How old figures may be for somebody not to wait for newer ones.
+const OLD: Duration = Duration::from_secs(120);
 /// How long a scrape waits for the runtime.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Sandboxes asked for at the same time.
@@ -51,8 +55,32 @@ pub struct Runtime {
     service: Arc<dyn StatsService>,
     images: Arc<dyn ImageService>,
     told: Arc<Told>,
-    next: Instant,
+    /// When it was asked for the figures that stand.
+    asked: Option<Instant>,
+    asking: Option<Asking>,
     next_sandboxes: Instant,
+}
+
+struct Asking {
+    since: Instant,
+    answer: JoinHandle<Answer>,
+}
+
+/// Nothing of what was not answered.
+#[derive(Default)]
+struct Answer {
+    stats: Option<Vec<v1::ContainerStats>>,
+    fs: Option<v1::ImageFsInfoResponse>,
+}
+
+async fn ask(service: Arc<dyn StatsService>, images: Arc<dyn ImageService>) -> Answer {
+    let stats = timeout(PATIENCE, service.list_container_stats());
+    let fs = timeout(PATIENCE, images.image_fs_info());
+    let (stats, fs) = tokio::join!(stats, fs);
+    Answer {
+        stats: stats.ok().and_then(Result::ok),
+        fs: fs.ok().and_then(Result::ok),
+    }
 }
 
 impl Runtime {
@@ -61,7 +89,8 @@ impl Runtime {
             service,
             images,
             told: Arc::default(),
-            next: Instant::now(),
+            asked: None,
+            asking: None,
             next_sandboxes: Instant::now(),
         }
     }
@@ -69,36 +98,61 @@ impl Runtime {
     /// The newest figures that can be had soon; those of sandboxes that are gone are forgotten.
     pub async fn figures(&mut self, sandboxes: &BTreeSet<String>) -> Arc<Told> {
         let now = Instant::now();
-        let mut told = (*self.told).clone();
-        if now >= self.next {
-            self.next = now + FRESH;
-            let stats = timeout(PATIENCE, self.service.list_container_stats());
-            let fs = timeout(PATIENCE, self.images.image_fs_info());
-            let (stats, fs) = tokio::join!(stats, fs);
-            if let Ok(Ok(stats)) = stats {
-                told.containers = stats.into_iter().filter_map(container).collect();
-            }
-            if let Ok(Ok(fs)) = fs {
-                told.images = fs.image_filesystems.first().and_then(place);
-                told.writable = fs.container_filesystems.first().and_then(place);
-            }
+        if self.asking.as_ref().is_some_and(|a| a.answer.is_finished()) {
+            self.collect().await;
         }
-        told.sandboxes.retain(|id, _| sandboxes.contains(id));
-        self.meet(&mut told, sandboxes, now).await;
-        self.told = Arc::new(told);
+        if self.older_than(FRESH, now) && self.asking.is_none() {
+            let answer = tokio::spawn(ask(self.service.clone(), self.images.clone()));
+            self.asking = Some(Asking { since: now, answer });
+        }
+        if self.older_than(OLD, now) {
+            self.collect().await;
+        }
+        if self.told.sandboxes.keys().any(|id| !sandboxes.contains(id)) {
+            let told = Arc::make_mut(&mut self.told);
+            told.sandboxes.retain(|id, _| sandboxes.contains(id));
+        }
+        self.meet(sandboxes, now).await;
         self.told.clone()
     }
 
+    fn older_than(&self, age: Duration, now: Instant) -> bool {
+        self.asked
+            .is_none_or(|at| now.saturating_duration_since(at) >= age)
+    }
+
+    /// The answer to what was asked last is as old as the question, however late it is fetched.
+    async fn collect(&mut self) {
+        if let Some(Asking { since, answer }) = &mut self.asking {
+            let answer = answer.await.unwrap_or_default();
+            self.asked = Some(*since);
+            self.asking = None;
+            self.take(answer);
+        }
+    }
+
+    fn take(&mut self, answer: Answer) {
+        let told = Arc::make_mut(&mut self.told);
+        if let Some(stats) = answer.stats {
+            told.containers = stats.into_iter().filter_map(container).collect();
+        }
+        if let Some(fs) = answer.fs {
+            told.images = fs.image_filesystems.first().and_then(place);
+            told.writable = fs.container_filesystems.first().and_then(place);
+        }
+    }
+
     /// Asks for sandboxes that are new. If one did not answer, they are left in peace for a while.
-    async fn meet(&mut self, told: &mut Told, sandboxes: &BTreeSet<String>, now: Instant) {
+    async fn meet(&mut self, sandboxes: &BTreeSet<String>, now: Instant) {
         let unknown: Vec<String> = sandboxes
             .iter()
-            .filter(|id| !told.sandboxes.contains_key(*id))
+            .filter(|id| !self.told.sandboxes.contains_key(*id))
             .cloned()
             .collect();
         if unknown.is_empty() || now < self.next_sandboxes {
             return;
         }
+        let told = Arc::make_mut(&mut self.told);
         let service = &self.service;
         let asked = futures::stream::iter(unknown).map(|id| async move {
             let info = service.pod_sandbox_info(&id).await;

@@ -17,7 +17,7 @@ pub fn summary(snapshot: &Snapshot, depth: Depth) -> Summary {
     let scene = Scene {
         snapshot,
         time: &time,
-        full: depth == Depth::Full,
+        full: depth >= Depth::Summary,
     };
     Summary {
         node: scene.node(),

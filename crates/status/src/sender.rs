@@ -258,27 +258,37 @@ impl Sender {
             let standing = self.deps.store.get(uid);
             if let Some((standing, target)) = standing.zip(self.target(uid)) {
                 let version = resource_version(&target);
-                let answer = self.plan.answer(uid).map(|a| resource_version(a));
-                let caught_up = answer.is_some_and(|a| is_newer(a, version) == Some(false));
+                let caught_up = self.has_caught_up(uid, version);
                 if caught_up {
                     self.plan.forget_answer(uid);
                 }
                 let settled = self.plan.settled(uid).map(|s| s.resource_version.as_str());
                 let known = settled.is_some_and(|s| is_newer(version, s) == Some(false));
-                let echo = known && !caught_up;
+                // What stands there since our last word may never have been looked at.
+                let echo = known && !caught_up && !self.plan.is_unsure(uid);
                 self.compare(uid, &standing, &target, echo);
             }
         }
     }
 
-    /// A watch that is behind our own writes for so long does not catch up: the API server's past
-    /// may be another one now. What the watch tells counts.
+    /// The watch, at this version, shows what the last answer told, or something newer.
+    fn has_caught_up(&self, uid: &PodUid, version: &str) -> bool {
+        let answer = self.plan.answer(uid).map(|a| resource_version(a));
+        answer.is_some_and(|a| is_newer(a, version) == Some(false))
+    }
+
+    /// A watch that is behind our own writes for so long is silent, or does not catch up because the API
+    /// server's past is another one now. Which of the two is not known, so neither counts: it is asked.
     fn audit(&mut self) {
         self.look_at_news();
         for (uid, standing) in &self.deps.store.all() {
             if let Some(target) = self.target(uid) {
                 let unseen = self.plan.answer(uid).is_some();
-                self.plan.forget_answer(uid);
+                match self.has_caught_up(uid, resource_version(&target)) {
+                    true => self.plan.forget_answer(uid),
+                    false if unseen => self.plan.doubt(uid),
+                    false => {}
+                }
                 let settled = self.plan.settled(uid).map(|s| s.resource_version.as_str());
                 let echo = settled == Some(resource_version(&target)) && !unseen;
                 self.compare(uid, standing, &target, echo);
@@ -304,7 +314,7 @@ impl Sender {
         echo: bool,
     ) -> bool {
         let settled = self.plan.settled(uid);
-        let Some(settled) = settled.filter(|s| s.api_uid == PodRef::of(target).uid) else {
+        let Some(settled) = settled.filter(|_| !self.is_first(uid, target)) else {
             return true;
         };
         if !Arc::ptr_eq(&settled.status, &standing.status) {
@@ -343,6 +353,7 @@ impl Sender {
             let urgency = self.urgency(&uid, &standing);
             let job = Job {
                 base: self.base(&uid, &target),
+                first: self.is_first(&uid, &target),
                 could_have_running_containers: self.deps.pods.could_have_running_containers(&uid),
                 priority: match urgency {
                     Urgency::Urgent => Priority::Urgent,
@@ -356,6 +367,12 @@ impl Sender {
             let flight = deliver(self.deps.kube.clone(), job);
             self.flights.push(Box::pin(flight));
         }
+    }
+
+    /// Nothing was said to this object in this life.
+    fn is_first(&self, uid: &PodUid, target: &Pod) -> bool {
+        let settled = self.plan.settled(uid);
+        settled.is_none_or(|s| s.api_uid != PodRef::of(target).uid)
     }
 
     /// The object was found to be gone, and the watch has told nothing new of it since.

@@ -114,8 +114,15 @@ impl Krablet {
             "cgroupDriver": "cgroupfs",
             "failCgroupV1": false,
             "failSwapOn": false,
-            // How full the disk of the development machine is must not decide over the images of a bed.
+            // How full the disk of the development machine is must not decide over the images and pods of a bed.
             "imageGCHighThresholdPercent": 100,
+            "evictionHard": {
+                "memory.available": "100Mi",
+                "nodefs.available": "0%",
+                "nodefs.inodesFree": "0%",
+                "imagefs.available": "0%",
+                "imagefs.inodesFree": "0%",
+            },
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
             "authorization": {"mode": "AlwaysAllow"},
         });

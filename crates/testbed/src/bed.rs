@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use krablet_cri::v1::StatusResponse;
 use krablet_cri::{CallLog, Deadlines, Endpoint, ImageClient, RuntimeClient, RuntimeService};
 use tokio::net::UnixStream;
@@ -306,10 +306,13 @@ struct Ready {
 }
 
 fn prepare(options: &BedOptions) -> Result<Ready> {
+    let packages = packages::ensure(&packages::BED);
     if !rustix::process::geteuid().is_root() {
-        bail!("a bed needs root rights: it makes cgroups, mounts and network interfaces");
+        let why = "a bed needs root rights: it makes cgroups, mounts and network interfaces";
+        // Both at once: who gets the rights would only learn of the packages next.
+        return Err(packages.map_or_else(|missing| missing.context(why), |()| anyhow!(why)));
     }
-    packages::ensure(&packages::BED)?;
+    packages?;
     let mut wanted = vec![Part::Containerd, Part::Cni];
     wanted.extend(&options.parts);
     let mut bins = parts::ensure(&wanted)?;

@@ -20,6 +20,7 @@ mod eventually;
 mod http;
 pub mod images;
 mod keeper;
+mod kernel;
 mod layout;
 mod leftovers;
 pub mod packages;

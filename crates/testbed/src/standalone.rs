@@ -10,42 +10,36 @@ use anyhow::{Context, Result, bail};
 use krablet_cri::v1::{PodSandbox, PodSandboxState};
 use krablet_cri::{CallLog, Deadlines, Endpoint, RuntimeClient, RuntimeService};
 use tokio::process::Command;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
+use crate::kernel::KernelSettings;
 use crate::parts::Part;
 use crate::{Bed, BedOptions, Home, Krablet, KrabletOptions, images, layout, parts};
 
 /// How long pods get to end when the node is stopped.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
+/// Lets `make run` have a runtime in which there are pods already, which end then.
+const TAKE: &str = "KRABLET_TAKE_RUNTIME";
+
 /// Runs the node until Ctrl-C, on a private containerd or on the runtime at `endpoint` if not empty.
 pub async fn standalone(endpoint: &str) -> Result<()> {
     if endpoint.is_empty() {
         let bed = Bed::up(BedOptions::default()).await?;
+        let mut signals = Signals::listen()?;
         let krablet = bed.prepare_krablet(KrabletOptions::default())?;
-        let outcome = show(krablet, &bed.cri_endpoint()).await;
+        let outcome = show(krablet, &bed.cri_endpoint(), &mut signals).await;
         let down = bed.down().await;
         outcome.and(down)
     } else {
-        let guest = Guest::arrive(endpoint).await?;
-        let home = Home {
-            dir: guest.dir.clone(),
-            endpoint: endpoint.to_owned(),
-            cgroup_root: None,
-            bed: None,
-        };
-        // A runtime of the machine's own has a cgroup driver of its own, which the agent asks it for.
-        let config = serde_json::json!({"cgroupDriver": null});
-        let krablet = Krablet::prepare(
-            &home,
-            KrabletOptions {
-                config,
-                ..KrabletOptions::default()
-            },
-        );
-        let outcome = match krablet {
-            Ok(krablet) => show(krablet, endpoint).await,
+        look_for_others(endpoint).await?;
+        let bringing = Bringing::prepare(endpoint).await?;
+        // Not earlier: what takes minutes to build is left by a plain Ctrl-C.
+        let mut signals = Signals::listen()?;
+        let guest = Guest::arrive(bringing).await?;
+        let outcome = match guest.agent(endpoint) {
+            Ok(krablet) => show(krablet, endpoint, &mut signals).await,
             Err(why) => Err(why),
         };
         guest.leave().await;
@@ -53,27 +47,96 @@ pub async fn standalone(endpoint: &str) -> Result<()> {
     }
 }
 
-/// Waits for Ctrl-C or a request to end.
-pub async fn interrupted() {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
-        return;
-    };
-    tokio::select! {
-        biased;
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+/// Housekeeping ends every pod that none of the agent's sources names. On a runtime in use those are
+/// all that are there, so somebody has to say that this is meant.
+async fn look_for_others(endpoint: &str) -> Result<()> {
+    let found = client(endpoint)?
+        .list_pod_sandbox(None)
+        .await
+        .with_context(|| format!("RUNTIME={endpoint}: cannot list its pods"))?;
+    let names: Vec<String> = found
+        .into_iter()
+        .filter_map(|sandbox| sandbox.metadata)
+        .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+        .collect();
+    let take = std::env::var(TAKE).is_ok_and(|value| value == "1");
+    match may_take(endpoint, &names, take) {
+        Ok(warning) => {
+            print!("{warning}");
+            Ok(())
+        }
+        Err(refusal) => bail!(refusal),
     }
 }
 
-async fn show(mut krablet: Krablet, endpoint: &str) -> Result<()> {
+/// Whether the agent may be started where these pods are: what to warn of, or why not.
+fn may_take(endpoint: &str, pods: &[String], take: bool) -> Result<String, String> {
+    let count = match pods {
+        [] => return Ok(String::new()),
+        [_] => "1 pod".to_owned(),
+        more => format!("{} pods", more.len()),
+    };
+    let mut some = pods.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+    if pods.len() > 5 {
+        some.push_str(", …");
+    }
+    match take {
+        true => Ok(format!(
+            "{TAKE}=1: the {count} found at {endpoint} will be ended ({some}).\n"
+        )),
+        false => Err(format!(
+            "RUNTIME={endpoint} has {count} already ({some}).\n\
+             This node runs examples/ and nothing else: krablet would end them. Leave RUNTIME out for a private \
+             containerd, or name a runtime without pods, or set {TAKE}=1 if they may be ended."
+        )),
+    }
+}
+
+/// Ctrl-C and requests to end. Whoever listens once has to go on listening, or the next one is lost.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Waits for Ctrl-C or a request to end.
+pub async fn interrupted() {
+    if let Ok(mut signals) = Signals::listen() {
+        signals.next().await;
+    }
+}
+
+/// Runs the agent until it is told to end or dies, and takes away what it made either way.
+async fn show(mut krablet: Krablet, endpoint: &str, signals: &mut Signals) -> Result<()> {
+    let kernel = KernelSettings::now();
+    let outcome = watch(&mut krablet, endpoint, signals).await;
+    let stopped = stop(krablet, endpoint, signals).await;
+    kernel.restore();
+    outcome.and(stopped)
+}
+
+async fn watch(krablet: &mut Krablet, endpoint: &str, signals: &mut Signals) -> Result<()> {
     copy_examples(&krablet.manifests())?;
     krablet.start()?;
     tokio::select! {
         biased;
-        () = interrupted() => return stop(krablet, endpoint).await,
+        () = signals.next() => return Ok(()),
         healthy = krablet.wait_healthy() => healthy?,
     }
     println!(
@@ -86,14 +149,18 @@ async fn show(mut krablet: Krablet, endpoint: &str) -> Result<()> {
     );
     let web = tokio::select! {
         biased;
-        () = interrupted() => return stop(krablet, endpoint).await,
-        web = web_address(&krablet) => web,
+        () = signals.next() => return Ok(()),
+        web = web_address(krablet) => web,
     };
     match web {
         Some(address) => println!("The web pod answers: curl http://{address}/"),
         None => println!("The web pod has no address yet; the table will tell."),
     }
     println!("Ctrl-C stops the pods and removes everything.\n");
+    show_table(krablet, signals).await
+}
+
+async fn show_table(krablet: &mut Krablet, signals: &mut Signals) -> Result<()> {
     let mut table = Command::new(krablet.program())
         .args(["pods", "--watch", "--root-dir"])
         .arg(krablet.root_dir())
@@ -101,22 +168,23 @@ async fn show(mut krablet: Krablet, endpoint: &str) -> Result<()> {
         .kill_on_drop(true)
         .spawn()
         .context("starting the table of pods")?;
-    let ended = tokio::select! {
-        biased;
-        () = interrupted() => None,
-        status = table.wait() => Some(status?),
-        status = krablet.wait(Duration::MAX) => bail!("krablet ended: {}\n{}", status?, krablet.log_tail()),
-    };
-    // At a terminal Ctrl-C has reached the table too; its end alone is no reason to stop.
-    let by_signal = ended.is_none_or(|status| status.success() || status.code().is_none());
-    if let Some(status) = ended
-        && !by_signal
-    {
-        println!("The table of pods ended with {status}. Ctrl-C stops the node.");
-        interrupted().await;
+    let mut shown = true;
+    loop {
+        tokio::select! {
+            biased;
+            () = signals.next() => return Ok(()),
+            status = krablet.wait(Duration::MAX) => bail!("krablet ended: {}\n{}", status?, krablet.log_tail()),
+            status = table.wait(), if shown => {
+                let status = status?;
+                // At a terminal Ctrl-C has reached the table too; any other end of it is no reason to stop.
+                if status.code().is_none() {
+                    return Ok(());
+                }
+                println!("The table of pods ended with {status}. Ctrl-C stops the node.");
+                shown = false;
+            }
+        }
     }
-    drop(table);
-    stop(krablet, endpoint).await
 }
 
 /// The address of the web pod's server, once it has one.
@@ -147,30 +215,20 @@ async fn web_address(krablet: &Krablet) -> Option<String> {
 }
 
 /// Takes the pods away first, so that they end as pods do, then the agent, then what both left in
-/// the runtime. A second Ctrl-C hurries.
-async fn stop(mut krablet: Krablet, endpoint: &str) -> Result<()> {
+/// the runtime. A second Ctrl-C hurries. An agent that has died already takes nothing away itself.
+async fn stop(mut krablet: Krablet, endpoint: &str, signals: &mut Signals) -> Result<()> {
     println!("\nStopping the pods (Ctrl-C again to hurry) …");
-    let runtime = RuntimeClient::new(
-        &Endpoint::parse(endpoint)?,
-        Deadlines::default(),
-        CallLog::default(),
-    );
-    let pods = krablet
-        .pods()
-        .await
-        .map(|pods| pods.items)
-        .unwrap_or_default();
-    let uids: BTreeSet<String> = pods
-        .into_iter()
-        .filter_map(|pod| pod.metadata.uid)
-        .collect();
+    let runtime = client(endpoint)?;
+    let uids = own_pods(&krablet).await;
     for entry in fs::read_dir(krablet.manifests())?.flatten() {
         let _ = fs::remove_file(entry.path());
     }
-    tokio::select! {
-        biased;
-        () = interrupted() => {}
-        () = pods_stopped(&runtime, &uids) => {}
+    if krablet.is_running() {
+        tokio::select! {
+            biased;
+            () = signals.next() => {}
+            () = pods_stopped(&runtime, &uids) => {}
+        }
     }
     if krablet.is_running() {
         krablet.terminate().await?;
@@ -180,6 +238,26 @@ async fn stop(mut krablet: Krablet, endpoint: &str) -> Result<()> {
         runtime.remove_pod_sandbox(&sandbox.id).await?;
     }
     Ok(())
+}
+
+/// The pods this agent has or had: those it tells of, and those it keeps a directory of, which is
+/// there before anything of the pod is, and when the agent is not.
+async fn own_pods(krablet: &Krablet) -> BTreeSet<String> {
+    let told = krablet.pods().await.map(|pods| pods.items);
+    let told = told.unwrap_or_default().into_iter();
+    let kept = fs::read_dir(krablet.root_dir().join("pods"));
+    let kept = kept.into_iter().flatten().flatten();
+    told.filter_map(|pod| pod.metadata.uid)
+        .chain(kept.filter_map(|entry| entry.file_name().into_string().ok()))
+        .collect()
+}
+
+fn client(endpoint: &str) -> Result<RuntimeClient> {
+    Ok(RuntimeClient::new(
+        &Endpoint::parse(endpoint)?,
+        Deadlines::default(),
+        CallLog::default(),
+    ))
 }
 
 /// The sandboxes of these pods, stopped or not.
@@ -232,6 +310,31 @@ fn copy_examples(to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What a guest brings along.
+struct Bringing {
+    /// `ctr` and where it is to ask.
+    ctr: Vec<String>,
+    images: PathBuf,
+}
+
+impl Bringing {
+    async fn prepare(endpoint: &str) -> Result<Self> {
+        let socket = endpoint
+            .strip_prefix("unix://")
+            .with_context(|| format!("RUNTIME={endpoint}: not unix://PATH"))?;
+        let (bins, images) = tokio::task::spawn_blocking(|| {
+            anyhow::Ok((parts::ensure(&[Part::Containerd])?, images::standard()?))
+        })
+        .await??;
+        let program = bins.path("ctr")?.display().to_string();
+        let ctr = [&program, "--address", socket, "--namespace", "k8s.io"];
+        Ok(Self {
+            ctr: ctr.map(str::to_owned).to_vec(),
+            images,
+        })
+    }
+}
+
 /// A stay at a runtime that is not ours: what we bring to it, we take away again.
 struct Guest {
     dir: PathBuf,
@@ -241,46 +344,54 @@ struct Guest {
 }
 
 impl Guest {
-    async fn arrive(endpoint: &str) -> Result<Self> {
-        let socket = endpoint
-            .strip_prefix("unix://")
-            .with_context(|| format!("RUNTIME={endpoint}: not unix://PATH"))?;
-        let (bins, archive) = tokio::task::spawn_blocking(|| {
-            anyhow::Ok((parts::ensure(&[Part::Containerd])?, images::standard()?))
-        })
-        .await??;
-        let dir = PathBuf::from(format!("/var/tmp/krablet-run-{}", std::process::id()));
-        fs::create_dir_all(&dir)?;
-        let program = bins.path("ctr")?.display().to_string();
-        let ctr = [
-            program.as_str(),
-            "--address",
-            socket,
-            "--namespace",
-            "k8s.io",
-        ]
-        .map(str::to_owned)
-        .to_vec();
+    async fn arrive(bringing: Bringing) -> Result<Self> {
         let pods = layout::cgroup_roots()
             .into_iter()
             .flat_map(|root| [root.join("kubepods"), root.join("kubepods.slice")]);
         let mut guest = Self {
-            dir,
-            ctr,
+            dir: PathBuf::from(format!("/var/tmp/krablet-run-{}", std::process::id())),
+            ctr: bringing.ctr,
             images: Vec::new(),
             cgroups: pods.filter(|path| !path.exists()).collect(),
         };
-        let before = guest.run(&["images", "ls", "-q"]).await?;
-        guest
-            .run(&["images", "import", &archive.display().to_string()])
-            .await?;
-        let after = guest.run(&["images", "ls", "-q"]).await?;
-        guest.images = after
+        match guest.unpack(&bringing.images).await {
+            Ok(()) => Ok(guest),
+            Err(why) => {
+                guest.leave().await;
+                Err(why)
+            }
+        }
+    }
+
+    async fn unpack(&mut self, images: &Path) -> Result<()> {
+        fs::create_dir_all(&self.dir)?;
+        let before = self.run(&["images", "ls", "-q"]).await?;
+        let imported = self
+            .run(&["images", "import", &images.display().to_string()])
+            .await;
+        let after = self.run(&["images", "ls", "-q"]).await?;
+        self.images = after
             .lines()
             .filter(|name| !before.lines().any(|had| had == *name))
             .map(str::to_owned)
             .collect();
-        Ok(guest)
+        imported.map(drop)
+    }
+
+    /// An agent that keeps all it has in the guest's directory.
+    fn agent(&self, endpoint: &str) -> Result<Krablet> {
+        let home = Home {
+            dir: self.dir.clone(),
+            endpoint: endpoint.to_owned(),
+            cgroup_root: None,
+            bed: None,
+        };
+        let options = KrabletOptions {
+            // A runtime of the machine's own has a cgroup driver of its own, which the agent asks it for.
+            config: serde_json::json!({"cgroupDriver": null}),
+            ..KrabletOptions::default()
+        };
+        Krablet::prepare(&home, options)
     }
 
     async fn run(&self, arguments: &[&str]) -> Result<String> {
@@ -309,7 +420,9 @@ impl Guest {
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         // A volume that is still mounted must not lose its content to our tidying up.
-        if !mounts.contains(&format!(" {}/", self.dir.display())) {
+        if mounts.contains(&format!(" {}/", self.dir.display())) {
+            println!("{} stays: volumes are mounted in it", self.dir.display());
+        } else {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
@@ -323,4 +436,31 @@ fn remove_empty(cgroup: &Path) {
         }
     }
     let _ = fs::remove_dir(cgroup);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_in_use_is_taken_only_when_told_to() {
+        let pods = |count: usize| -> Vec<String> {
+            (0..count).map(|n| format!("default/pod-{n}")).collect()
+        };
+        let at = "unix:///run/some.sock";
+        assert_eq!(may_take(at, &[], false), Ok(String::new()));
+        assert_eq!(may_take(at, &[], true), Ok(String::new()));
+        for (count, words) in [
+            (1, "1 pod already (default/pod-0)."),
+            (2, "2 pods already (default/pod-0, default/pod-1)."),
+            (7, "default/pod-4, …)."),
+        ] {
+            let refusal = may_take(at, &pods(count), false).unwrap_err();
+            for words in [words, at, "KRABLET_TAKE_RUNTIME=1"] {
+                assert!(refusal.contains(words), "{refusal}");
+            }
+            let warning = may_take(at, &pods(count), true).unwrap();
+            assert!(warning.contains("will be ended"), "{warning}");
+        }
+    }
 }

@@ -6,6 +6,9 @@
     reason = "a test may fail by panicking"
 )]
 
+#[path = "vm/classes.rs"]
+mod classes;
+
 use krablet_testbed::vm::{self, VmJob, VmReport};
 use krablet_testbed::{images, krablet_program};
 use serde_json::Value;
@@ -60,20 +63,37 @@ address: 127.0.0.1
 podPidsLimit: 123
 systemReserved: {memory: 256Mi}
 END
+        cat /job/classes.yaml >> /job/config.yaml
         cp /job/web.yaml /etc/manifests/
+        # One that uses much memory, and always the same: of that, two per cent say something.
+        cat > /etc/manifests/steady.yaml <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: steady, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 5
+  containers:
+    - name: holder
+      image: krablet.local/tool:v1
+      args: [eat-memory, "96"]
+      resources: {requests: {memory: 16Mi}, limits: {memory: 160Mi}}
+END
         systemd-run --unit=krablet --property=Delegate=yes --property=StandardOutput=append:/job/out/krablet.log \
             --property=StandardError=append:/job/out/krablet.log \
             /job/krablet --config=/job/config.yaml --hostname-override=vm
         pods() { curl -sf http://127.0.0.1:10255/pods > /job/out/pods; }
-        ready() { pods && jq -r '.items[] | select(.metadata.name == "web-vm") | .status.conditions[] | "\(.type)=\(.status)"' /job/out/pods | grep -qx Ready=True; }
+        ready() { pods && jq -r ".items[] | select(.metadata.name == \"$1-vm\") | .status.conditions[] | \"\(.type)=\(.status)\"" /job/out/pods | grep -qx Ready=True; }
         gone() { pods && jq '.items | length' /job/out/pods | grep -qx 0; }
         no_tasks() { [ -z "$(ctr --namespace k8s.io tasks ls -q)" ]; }
-        eventually ready
+        eventually ready web
+        eventually ready steady
         find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope' | while read scope; do
             echo "$scope $(cat "$scope/memory.max") $(cat "$scope/cpu.weight")"
             for pid in $(cat "$scope/cgroup.procs"); do echo "oom $(cat /proc/$pid/comm) $(cat /proc/$pid/oom_score_adj)"; done
         done | tee /job/out/cgroups
-        slice=$(basename /sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod*.slice)
+        burstable=/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice
+        slice_with() { basename "$(dirname "$(grep -lx "$1" $burstable/kubepods-burstable-pod*.slice/memory.max)")"; }
+        slice=$(slice_with 67108864)
         show() { echo "$1 $(cat "$2/cpu.weight") $(cat "$2/cpu.max" | tr ' ' /) $(cat "$2/memory.max") $(cat "$2/pids.max")"; }
         {
             show pod "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/$slice"
@@ -84,22 +104,26 @@ END
             echo unit $(systemctl show "$slice" -p LoadState -p ActiveState -p Transient -p MemoryMax -p CPUWeight -p TasksMax)
         } | tee /job/out/limits
         # The same files by other means, before and after the agent tells of them.
-        scope=$(grep -lx 67108864 "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/$slice"/cri-containerd-*.scope/memory.max)
+        steady=$burstable/$(slice_with 167772160)
+        scope=$(dirname "$(grep -lx 167772160 "$steady"/cri-containerd-*.scope/memory.max)")
+        resident() { [ "$(awk '$1 == "anon" {print $2}' "$scope/memory.stat")" -gt 100663296 ]; }
+        eventually resident
         reading() { for file in cpu.stat memory.current memory.stat memory.max pids.current; do sed "s/^/$file /" "$1/$file"; done; }
-        reading "${scope%/memory.max}" > /job/out/before
+        reading "$scope" > /job/out/before
+        reading "$steady" > /job/out/before-pod
         for page in stats/summary metrics/resource metrics/cadvisor; do
             curl -sf "http://127.0.0.1:10255/$page" > "/job/out/$(basename $page)"
         done
-        reading "${scope%/memory.max}" > /job/out/after
+        reading "$scope" > /job/out/after
+        reading "$steady" > /job/out/after-pod
         # What systemd was told of survives its looking at everything anew.
         systemctl daemon-reload
         show again "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/$slice" | tee -a /job/out/limits
-        rm /etc/manifests/web.yaml
+        rm /etc/manifests/web.yaml /etc/manifests/steady.yaml
         eventually gone
         eventually no_tasks
         no_slice() { ! systemctl list-units --all --plain --no-legend 'kubepods-burstable-pod*' | grep -q slice; }
         eventually no_slice
-        systemctl stop krablet
     "#;
     let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let files = vec![
@@ -108,7 +132,11 @@ END
     ];
     let report = vm::run(VmJob {
         files,
-        script: format!("{PRELUDE}{MACHINE}{script}"),
+        script: format!(
+            "{PRELUDE}{MACHINE}{}{script}{}systemctl stop krablet",
+            classes::MACHINE,
+            classes::SCRIPT
+        ),
         ..VmJob::default()
     })
     .await
@@ -135,6 +163,7 @@ END
     );
     assert_limits(&report.text("limits"));
     assert_figures(&report);
+    classes::assert_held(&report);
 }
 
 /// One number of a reading: that of a file, or that of a key in it.
@@ -145,64 +174,75 @@ fn read(reading: &str, file: &str, key: &str) -> u64 {
     found.trim().parse().unwrap()
 }
 
-/// Whether a figure lies between two readings of what moves, give or take a mebibyte.
+/// Whether a figure lies between two readings of what moves, give or take two per cent.
 fn assert_between(told: u64, readings: [u64; 2], what: &str) {
     let [least, most] = [readings[0].min(readings[1]), readings[0].max(readings[1])];
-    let range = least.saturating_sub(1 << 20)..=most + (1 << 20);
+    let range = least - least / 50..=most + most / 50;
     assert!(range.contains(&told), "{what}: {told} beside {readings:?}");
 }
 
-/// What the agent tells of the container is what its cgroup's files say.
-fn assert_figures(report: &VmReport) {
-    let readings = [report.text("before"), report.text("after")];
+/// CPU time and memory of a container or a pod in the summary are what the files of its cgroup say. Gives the readings of
+/// the CPU time in nanoseconds and of the working set.
+fn assert_summed(report: &VmReport, told: &Value, suffix: &str) -> ([u64; 2], [u64; 2]) {
+    let readings = ["before", "after"].map(|name| report.text(&format!("{name}{suffix}")));
     let of = |file: &str, key: &str| [0, 1].map(|n| read(&readings[n], file, key));
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{told}"));
+
+    let spent = of("cpu.stat", "usage_usec ").map(|micro| micro * 1000);
+    let told_spent = number(&told["cpu"]["usageCoreNanoSeconds"]);
+    assert!(
+        (spent[0]..=spent[1]).contains(&told_spent),
+        "{told_spent} beside {spent:?}"
+    );
+    let used = of("memory.current ", "");
+    let memory = &told["memory"];
+    assert_between(number(&memory["usageBytes"]), used, "usage");
+    let inactive = of("memory.stat", "inactive_file ");
+    let working = [0, 1].map(|n| used[n] - inactive[n]);
+    let told_working = number(&memory["workingSetBytes"]);
+    assert_between(told_working, working, "working set");
+    let limit = read(&readings[0], "memory.max ", "");
+    assert_eq!(number(&memory["availableBytes"]), limit - told_working);
+    let resident = of("memory.stat", "anon ");
+    assert!(resident[0] > 96 << 20, "{resident:?}");
+    assert_between(number(&memory["rssBytes"]), resident, "resident");
+    (spent, working)
+}
+
+/// What the agent tells of the steady pod and of its container is what their cgroups' files say.
+fn assert_figures(report: &VmReport) {
     let summary: Value = serde_json::from_str(&report.text("summary")).unwrap();
     let pods = summary["pods"].as_array().unwrap();
     let pod = pods
         .iter()
-        .find(|p| p["podRef"]["name"] == "web-vm")
+        .find(|p| p["podRef"]["name"] == "steady-vm")
         .unwrap();
-    let container = &pod["containers"][0];
-    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{container}"));
-
-    let spent = of("cpu.stat", "usage_usec ").map(|micro| micro * 1000);
-    let told = number(&container["cpu"]["usageCoreNanoSeconds"]);
-    assert!(
-        (spent[0]..=spent[1]).contains(&told),
-        "{told} beside {spent:?}"
-    );
-    let used = of("memory.current ", "");
-    let memory = &container["memory"];
-    assert_between(number(&memory["usageBytes"]), used, "usage");
-    let inactive = of("memory.stat", "inactive_file ");
-    let working = [0, 1].map(|n| used[n] - inactive[n]);
-    let told = number(&memory["workingSetBytes"]);
-    assert_between(told, working, "working set");
-    assert_eq!(number(&memory["availableBytes"]), (64 << 20) - told);
-    assert_between(
-        number(&memory["rssBytes"]),
-        of("memory.stat", "anon "),
-        "resident",
-    );
+    assert_summed(report, pod, "-pod");
+    let (spent, working) = assert_summed(report, &pod["containers"][0], "");
 
     let sample = |page: &str, name: &str| {
         let page = report.text(page);
         let mut lines = page.lines().filter(|line| line.starts_with(name));
         let line =
-            lines.find(|l| l.contains("container=\"server\"") && l.contains("pod=\"web-vm\""));
+            lines.find(|l| l.contains("container=\"holder\"") && l.contains("pod=\"steady-vm\""));
         let line = line.unwrap_or_else(|| panic!("no {name}: {page}"));
         let value = line.rsplit_once('}').unwrap().1.trim();
         value.split(' ').next().unwrap().parse::<f64>().unwrap()
     };
-    let told = sample("resource", "container_memory_working_set_bytes");
-    assert_between(told as u64, working, "working set for scrapers");
-    let told = sample("resource", "container_cpu_usage_seconds_total") * 1e9;
-    let spent = (spent[0] as f64 - 1.0)..=(spent[1] as f64 + 1.0);
-    assert!(spent.contains(&told), "{told} beside {spent:?}");
+    for page in ["resource", "cadvisor"] {
+        let told = sample(page, "container_memory_working_set_bytes");
+        assert_between(told as u64, working, "working set for scrapers");
+        let told = sample(page, "container_cpu_usage_seconds_total") * 1e9;
+        let spent = (spent[0] as f64 - 1.0)..=(spent[1] as f64 + 1.0);
+        assert!(spent.contains(&told), "{told} beside {spent:?}");
+    }
     let limit = sample("cadvisor", "container_spec_memory_limit_bytes");
-    assert_eq!(limit, read(&readings[0], "memory.max ", "") as f64);
+    assert_eq!(limit, f64::from(160 << 20));
     let threads = sample("cadvisor", "container_threads{");
-    assert_eq!(threads as u64, read(&readings[1], "pids.current ", ""));
+    assert_eq!(
+        threads as u64,
+        read(&report.text("after"), "pids.current ", "")
+    );
 }
 
 /// The slices of the pod, of its class and of all pods: weight, quota, memory, processes.

@@ -113,9 +113,11 @@ impl Address {
     }
 
     pub fn fc(source: &FCVolumeSource) -> Self {
+        let wwids = source.wwids.iter().flatten();
         Address::FibreChannel {
             targets: source.target_wwns.clone().unwrap_or_default(),
-            wwids: source.wwids.clone().unwrap_or_default(),
+            // As udev writes what a vendor wrote with blanks.
+            wwids: wwids.map(|id| id.replace(' ', "_")).collect(),
             lun: source.lun.unwrap_or_default(),
             fs_type: source.fs_type.clone().filter(|t| !t.is_empty()),
             read_only: source.read_only.unwrap_or(false),
@@ -212,10 +214,8 @@ impl Address {
                     name == tail
                         || (name.starts_with("pci-") && name.ends_with(&format!("-{tail}")))
                 });
-                let by_id = targets.is_empty()
-                    && wwids
-                        .iter()
-                        .any(|id| name == format!("scsi-{}", id.replace(' ', "_")));
+                let by_id =
+                    targets.is_empty() && wwids.iter().any(|id| name == format!("scsi-{id}"));
                 by_target || by_id
             }
         }
@@ -330,6 +330,9 @@ mod tests {
         let by_id = fc(json!({"wwids": ["3600508b400105e21"]}));
         assert!(by_id.is_device("scsi-3600508b400105e21"));
         assert!(by_id.ways().is_empty());
+        let with_blanks = fc(json!({"wwids": ["VENDOR 3600508b"]}));
+        assert_eq!(with_blanks.check(), Ok(()));
+        assert!(with_blanks.is_device("scsi-VENDOR_3600508b"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,22 +17,26 @@ use serde::{Deserialize, Serialize};
 use crate::address::{Address, as_persistent};
 use crate::chap::{self, Chap};
 use crate::cluster::ClusterObjects;
+use crate::device;
 use crate::empty_dir::group_of;
 use crate::error::SetUpError;
 use crate::iscsi::Sessions;
+use crate::node_mount::{DEFAULT_FS, NodeMount, is_mounted, recorded_point, unmounted};
 use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
-use crate::tool::{Failed, mount_arguments, run, try_run};
+use crate::turns::Turns;
 use crate::volumes::VolumesDeps;
 
 const POINT_MODE: u32 = 0o750;
-const DEADLINE: Duration = Duration::from_secs(60);
-const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
 /// How long a device may take to appear once its target has answered.
 const APPEARS_WITHIN: Duration = Duration::from_secs(30);
+/// How long udev may take to name a device that a scan has found.
+const NAMED_WITHIN: Duration = Duration::from_secs(2);
+/// How long several ways to a disk may take to be joined.
+const JOINED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// What `blkid` ends with when it finds nothing on a disk.
-const BLANK: i32 = 2;
+/// Where the disks stand that are used as devices.
+const DEVICES: &str = "volumeDevices";
 
 /// Which network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +62,7 @@ pub struct Disks {
     pub mounts: Arc<dyn Mounts>,
     pub tools: Arc<dyn Tools>,
     sessions: Sessions,
+    turns: Turns,
     objects: Arc<dyn Objects>,
     cluster: Option<Arc<dyn ClusterObjects>>,
 }
@@ -71,6 +76,9 @@ struct Outside {
     /// The record of its portal has passwords in it.
     #[serde(default)]
     portal_is_told: bool,
+    /// Of a disk that is used as a device: the pod whose link is in `point`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
 }
 
 impl Disks {
@@ -80,6 +88,7 @@ impl Disks {
             kind,
             root,
             sessions: Sessions::new(deps.files.clone(), deps.tools.clone()),
+            turns: Turns::default(),
             files: deps.files,
             trees: deps.trees,
             mounts: deps.mounts,
@@ -135,35 +144,47 @@ impl Disks {
         found.map(Some)
     }
 
-    fn outside(&self, source: &Source<'_>, address: Address) -> Outside {
+    /// Where a disk stands for the node, relative to the root directory.
+    fn point(&self, address: &Address, block: bool) -> PathBuf {
         let plugin = Path::new("plugins").join(self.kind.name());
-        let told = iscsi_source(source).is_some_and(|s| s.chap_auth_discovery == Some(true));
-        Outside {
-            point: plugin.join(address.directory()),
-            address,
-            portal_is_told: told,
+        match block {
+            true => plugin.join(DEVICES).join(address.directory()),
+            false => plugin.join(address.directory()),
         }
     }
 
-    async fn is_mounted(&self, point: &Path) -> io::Result<bool> {
-        let found = self.mounts.below(point).await?;
-        Ok(found.iter().any(|m| m.point == point))
+    fn outside(&self, request: &VolumeRequest<'_>, address: Address) -> Outside {
+        let source = &request.source;
+        let told = iscsi_source(source).is_some_and(|s| s.chap_auth_discovery == Some(true));
+        let block = source.is_block();
+        Outside {
+            point: self.point(&address, block),
+            address,
+            portal_is_told: told,
+            user: block.then(|| request.uid.to_string()),
+        }
     }
 
     /// The device, which is waited for.
     async fn attach(&self, address: &Address, chap: Option<&Chap>) -> Result<PathBuf, SetUpError> {
-        let alone = self.sessions.alone_with(&address.target()).await;
+        let alone = self.turns.alone_with(&address.target()).await;
         let failed = self.sessions.open(address, chap).await?;
         drop(alone);
-        // What a fabric does not show is not on its way either.
+        let files = &*self.files;
         let patience = match self.kind {
             DiskKind::Iscsi => APPEARS_WITHIN,
-            DiskKind::FibreChannel => Duration::ZERO,
+            DiskKind::FibreChannel => {
+                // What the fabric has given the node lately is seen by those who look.
+                if device::find(files, address).await?.is_empty() {
+                    device::rescan(&*self.tools).await;
+                }
+                NAMED_WITHIN
+            }
         };
         let deadline = tokio::time::Instant::now() + patience;
         loop {
-            if let Some(device) = self.device(address).await? {
-                return Ok(device);
+            if !device::find(files, address).await?.is_empty() {
+                return Ok(self.joined(address).await?);
             }
             if failed.is_some() || tokio::time::Instant::now() >= deadline {
                 return Err(SetUpError::Attach(did_not_come(address, failed)));
@@ -172,58 +193,111 @@ impl Disks {
         }
     }
 
-    async fn device(&self, address: &Address) -> io::Result<Option<PathBuf>> {
-        for dir in ["/dev/disk/by-path", "/dev/disk/by-id"] {
-            let entries = match self.files.list(Path::new(dir)).await {
-                Ok(entries) => entries,
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                Err(e) => return Err(e),
-            };
-            let mut names = entries.iter().filter_map(|e| e.path.file_name()?.to_str());
-            if let Some(name) = names.find(|name| address.is_device(name)) {
-                return Ok(Some(Path::new(dir).join(name)));
+    /// All the ways to a disk that is there, as one device; where they are not joined, the first of them.
+    async fn joined(&self, address: &Address) -> io::Result<PathBuf> {
+        let patience = match address.ways().len() {
+            0 | 1 => Duration::ZERO,
+            _ => JOINED_WITHIN,
+        };
+        let deadline = tokio::time::Instant::now() + patience;
+        loop {
+            let ways = device::find(&*self.files, address).await?;
+            if let Some(joined) = device::multipath(&*self.files, &ways).await? {
+                return Ok(joined);
             }
+            if tokio::time::Instant::now() >= deadline {
+                let first = ways.into_iter().next();
+                return first.ok_or_else(|| io::Error::other("the disk has gone away"));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
-        Ok(None)
     }
 
-    /// A blank disk gets a file system; one with another than asked for is refused by the mount.
-    async fn mount_for_node(
+    /// Mounted for the node, and from there shown to the pod.
+    async fn mount(
         &self,
-        address: &Address,
-        device: &Path,
-        options: Vec<String>,
-        read_only: bool,
-        point: &Path,
-    ) -> Result<(), SetUpError> {
-        let device = device.display().to_string();
-        let fs_type = address.fs_type().unwrap_or("ext4");
-        let probe = ["-p", "-s", "TYPE", "-o", "value", &device].map(str::to_owned);
-        let blank = match try_run(&*self.tools, "blkid", &probe, DEADLINE).await {
-            Ok(found) => found.trim().is_empty(),
-            Err(failed) if failed.code == Some(BLANK) => true,
-            Err(Failed { status, output, .. }) => {
-                let why = format!("blkid of {device}: {status}: {}", output.trim_end());
-                return Err(SetUpError::Device(why));
-            }
-        };
-        if blank && !read_only {
-            let arguments = match fs_type {
-                "ext3" | "ext4" => vec!["-F", "-m0", &device],
-                "xfs" => vec!["-f", &device],
-                _ => vec![device.as_str()],
-            };
-            let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
-            let mkfs = format!("mkfs.{fs_type}");
-            let made = run(&*self.tools, &mkfs, &arguments, FORMAT_DEADLINE).await;
-            made.map_err(|e| SetUpError::Device(e.to_string()))?;
+        request: &VolumeRequest<'_>,
+        address: Address,
+    ) -> Result<PathBuf, SetUpError> {
+        let dir = request.dir(self.name());
+        if is_mounted(&*self.mounts, &dir).await? {
+            return Ok(dir);
         }
-        let mut options = options;
-        options.push(if read_only { "ro" } else { "defaults" }.to_owned());
-        let arguments = mount_arguments(Some(fs_type), &options, &device, point);
-        let mounted = run(&*self.tools, "mount", &arguments, DEADLINE).await;
-        mounted.map_err(|e| SetUpError::Device(e.to_string()))?;
-        Ok(())
+        let read_only = self.is_read_only(request, &address);
+        let point = self.root.path().join(self.point(&address, false));
+        let _alone = self.turns.alone_with(&point.to_string_lossy()).await;
+        if !is_mounted(&*self.mounts, &point).await? {
+            let chap = self.chap(request).await?;
+            // Its directory tells others that its target is in use.
+            self.files.create_dir_all(&point, POINT_MODE).await?;
+            let mount = NodeMount {
+                device: &self.attach(&address, chap.as_ref()).await?,
+                fs_type: address.fs_type().unwrap_or(DEFAULT_FS),
+                options: request.source.mount_options(),
+                read_only,
+                point: &point,
+            };
+            mount.make(&*self.tools).await?;
+        }
+        if let Some(group) = request.fs_group().filter(|_| !read_only) {
+            let share = GroupShare {
+                gid: group_of(group)?,
+                read_only: false,
+                only_if_top_differs: request.only_if_top_differs(),
+            };
+            self.trees.share(&point, share).await?;
+        }
+        self.files.create_dir_all(&dir, POINT_MODE).await?;
+        self.mounts.bind(&point, &dir, read_only).await?;
+        Ok(dir)
+    }
+
+    /// A link to the device for the runtime, and one beside those of others that use it.
+    async fn map(
+        &self,
+        request: &VolumeRequest<'_>,
+        address: &Address,
+    ) -> Result<PathBuf, SetUpError> {
+        let link = request.link(self.name());
+        let point = self.root.path().join(self.point(address, true));
+        let _alone = self.turns.alone_with(&point.to_string_lossy()).await;
+        let chap = self.chap(request).await?;
+        self.files.create_dir_all(&point, POINT_MODE).await?;
+        let device = self.attach(address, chap.as_ref()).await?;
+        let own = point.join(request.uid.as_str());
+        self.files.symlink(&device, &own).await?;
+        if let Some(parent) = link.parent() {
+            self.files.create_dir_all(parent, POINT_MODE).await?;
+        }
+        self.files.symlink(&device, &link).await?;
+        Ok(link)
+    }
+
+    /// Whether nobody uses the device any more, once its user has gone.
+    async fn unmapped(&self, point: &Path, user: &str) -> io::Result<bool> {
+        if Path::new(user).file_name() == Some(user.as_ref()) {
+            self.files.remove_file(&point.join(user)).await?;
+        }
+        match self.files.list(point).await {
+            Ok(others) => Ok(others.is_empty()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The directories of disks that are in use, mounted or as devices, beside this one.
+    async fn in_use(&self, address: &Address) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        for block in [false, true] {
+            let point = self.root.path().join(self.point(address, block));
+            let Some(parent) = point.parent() else {
+                continue;
+            };
+            let entries = self.files.list(parent).await.unwrap_or_default();
+            let found = entries.iter().filter_map(|e| e.path.file_name()?.to_str());
+            names.extend(found.map(str::to_owned));
+        }
+        names
     }
 
     fn is_read_only(&self, request: &VolumeRequest<'_>, address: &Address) -> bool {
@@ -258,20 +332,24 @@ impl VolumePlugin for Disks {
     }
 
     fn supports(&self, source: &Source<'_>) -> bool {
-        self.address(source).is_some() && !source.is_block()
+        self.address(source).is_some()
     }
 
     fn plan(&self, request: &VolumeRequest<'_>) -> Result<Option<RecordedVolume>, SetUpError> {
         let address = self.address(&request.source);
         let address = address.ok_or(SetUpError::UnsupportedKind(self.kind.name()))?;
         address.check().map_err(SetUpError::NewMounter)?;
-        let outside = serde_json::to_value(self.outside(&request.source, address))
-            .map_err(io::Error::from)?;
+        let outside =
+            serde_json::to_value(self.outside(request, address)).map_err(io::Error::from)?;
+        let block = request.source.is_block();
         Ok(Some(RecordedVolume {
             name: request.volume.name.clone(),
             plugin: self.name().to_owned(),
-            path: request.relative_dir(self.name()),
-            mounted: true,
+            path: match block {
+                true => request.relative_link(self.name()),
+                false => request.relative_dir(self.name()),
+            },
+            mounted: !block,
             outside: Some(outside),
         }))
     }
@@ -279,39 +357,18 @@ impl VolumePlugin for Disks {
     async fn set_up(&self, request: &VolumeRequest<'_>) -> Result<Standing, SetUpError> {
         let address = self.address(&request.source);
         let address = address.ok_or(SetUpError::UnsupportedKind(self.kind.name()))?;
-        let dir = request.dir(self.name());
         let read_only = self.is_read_only(request, &address);
-        if !self.is_mounted(&dir).await? {
-            let options = request.source.mount_options();
-            let outside = self.outside(&request.source, address);
-            let point = self.root.path().join(&outside.point);
-            let _alone = self.sessions.alone_with(&point.to_string_lossy()).await;
-            if !self.is_mounted(&point).await? {
-                let chap = self.chap(request).await?;
-                // Its directory tells others that its target is in use.
-                self.files.create_dir_all(&point, POINT_MODE).await?;
-                let device = self.attach(&outside.address, chap.as_ref()).await?;
-                let mounted =
-                    self.mount_for_node(&outside.address, &device, options, read_only, &point);
-                mounted.await?;
-            }
-            if let Some(group) = request.fs_group().filter(|_| !read_only) {
-                let share = GroupShare {
-                    gid: group_of(group)?,
-                    read_only: false,
-                    only_if_top_differs: request.only_if_top_differs(),
-                };
-                self.trees.share(&point, share).await?;
-            }
-            self.files.create_dir_all(&dir, POINT_MODE).await?;
-            self.mounts.bind(&point, &dir, read_only).await?;
-        }
+        let block = request.source.is_block();
+        let host_path = match block {
+            true => self.map(request, &address).await?,
+            false => self.mount(request, address).await?,
+        };
         Ok(MountedVolume {
             spec_name: request.name().to_owned(),
-            host_path: dir,
+            host_path,
             read_only,
             se_linux_relabel: !read_only,
-            block: false,
+            block,
             group: request.source.group(),
             plugin: self.name(),
         }
@@ -325,37 +382,26 @@ impl VolumePlugin for Disks {
             point,
             address,
             portal_is_told,
+            user,
         }) = serde_json::from_value(outside)
         else {
             return Ok(());
         };
-        let stays = |p: &Path| p.components().all(|c| matches!(c, Component::Normal(_)));
-        if !stays(&point) || !point.starts_with("plugins") {
+        let Some(point) = recorded_point(&self.root, &point) else {
             return Ok(());
-        }
-        let point = self.root.path().join(point);
+        };
         // A pod that wants the disk again waits until it is known whether it stays.
-        let _alone = self.sessions.alone_with(&point.to_string_lossy()).await;
-        let mounted = self.mounts.below(&point).await?;
-        if let Some(own) = mounted.iter().find(|m| m.point == point) {
-            let pods = self.mounts.below(&self.root.pods()).await?;
-            if pods.iter().any(|m| m.device == own.device) {
-                return Ok(());
-            }
-            self.mounts.unmount(&point).await?;
-        }
-        let _target = self.sessions.alone_with(&address.target()).await;
-        self.files.remove_dir(&point).await?;
-        let Some(parent) = point.parent() else {
+        let _alone = self.turns.alone_with(&point.to_string_lossy()).await;
+        let free = match user {
+            Some(user) => self.unmapped(&point, &user).await?,
+            None => unmounted(&*self.mounts, &self.root, &point).await?,
+        };
+        if !free {
             return Ok(());
-        };
-        let left: BTreeSet<String> = match self.files.list(parent).await {
-            Ok(entries) => {
-                let names = entries.iter().filter_map(|e| e.path.file_name()?.to_str());
-                names.map(str::to_owned).collect()
-            }
-            Err(_) => BTreeSet::new(),
-        };
+        }
+        let _target = self.turns.alone_with(&address.target()).await;
+        self.files.remove_dir(&point).await?;
+        let left = self.in_use(&address).await;
         self.sessions.close(&address, &left, portal_is_told).await;
         Ok(())
     }

@@ -26,7 +26,8 @@ impl Machine {
             .put(Path::new(DEVICE), EntryKind::BlockDevice)
             .unwrap();
         let tools = FakeTools::answering(|line| {
-            let code = if line.starts_with("blkid") { BLANK } else { 0 };
+            // Nothing is found on the disk.
+            let code = if line.starts_with("blkid") { 2 } else { 0 };
             Ok(ToolOutput {
                 code: Some(code),
                 text: String::new(),
@@ -40,10 +41,10 @@ impl Machine {
     }
 
     fn plugin(&self) -> Disks {
-        self.plugin_over(&self.files, &self.tools)
+        self.plugin_over(DiskKind::Iscsi, &self.files, &self.tools)
     }
 
-    fn plugin_over(&self, files: &MemoryFiles, tools: &FakeTools) -> Disks {
+    fn plugin_over(&self, kind: DiskKind, files: &MemoryFiles, tools: &FakeTools) -> Disks {
         let deps = VolumesDeps {
             files: Arc::new(files.clone()),
             trees: Arc::new(files.clone()),
@@ -54,8 +55,9 @@ impl Machine {
             cluster: None,
             tokens: None,
             node: tokio::sync::watch::Sender::default().subscribe(),
+            metrics: Default::default(),
         };
-        Disks::new(DiskKind::Iscsi, RootDir::new(ROOT), &deps)
+        Disks::new(kind, RootDir::new(ROOT), &deps)
     }
 }
 
@@ -144,7 +146,7 @@ async fn a_disk_that_does_not_appear_is_told() {
     let machine = Machine::new();
     let nothing = MemoryFiles::default();
     let told = async |tools: &FakeTools| {
-        let plugin = machine.plugin_over(&nothing, tools);
+        let plugin = machine.plugin_over(DiskKind::Iscsi, &nothing, tools);
         let address = plugin.address(&Source::Inline(&volume())).unwrap();
         plugin.attach(&address, None).await.unwrap_err().to_string()
     };
@@ -237,4 +239,131 @@ async fn a_record_that_leads_elsewhere_is_not_followed() {
         machine.plugin().tear_down(&recorded).await.unwrap();
         assert_eq!(machine.tools.ran().len(), before, "{point}");
     }
+}
+
+const FABRIC: &str = "/dev/disk/by-path/pci-0000:41:00.0-fc-0x500a0981891b8dc5-lun-0";
+
+#[tokio::test(start_paused = true)]
+async fn a_fabric_is_looked_at_anew_before_a_disk_is_given_up() {
+    let source = json!({"targetWWNs": ["500a0981891b8dc5"], "lun": 0});
+    let volume: Volume = serde_json::from_value(json!({"name": "disk", "fc": source})).unwrap();
+    let machine = Machine::new();
+    let found = async |tools: &FakeTools| {
+        let plugin = machine.plugin_over(DiskKind::FibreChannel, &machine.files, tools);
+        let address = plugin.address(&Source::Inline(&volume)).unwrap();
+        let found = plugin.attach(&address, None).await;
+        found.map_err(|e| e.to_string())
+    };
+    let blind = FakeTools::default();
+    assert_eq!(found(&blind).await, Err("no fc disk found".to_owned()));
+    assert_eq!(blind.ran().len(), 1, "{:?}", blind.ran());
+    let files = machine.files.clone();
+    let scanning = FakeTools::answering(move |line| {
+        if line.contains("/sys/class/scsi_host/host*/scan") {
+            files.put(Path::new(FABRIC), EntryKind::BlockDevice)?;
+        }
+        Ok(ToolOutput {
+            code: Some(0),
+            text: String::new(),
+        })
+    });
+    assert_eq!(found(&scanning).await, Ok(PathBuf::from(FABRIC)));
+    // One that is there costs no scan.
+    let calm = FakeTools::default();
+    assert_eq!(found(&calm).await, Ok(PathBuf::from(FABRIC)));
+    assert!(calm.ran().is_empty(), "{:?}", calm.ran());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ways_that_are_joined_are_used_as_one() {
+    let machine = Machine::new();
+    let source =
+        json!({"targetPortal": "10.0.0.1", "portals": ["10.0.0.2"], "iqn": "iqn.x:d", "lun": 0});
+    let volume: Volume = serde_json::from_value(json!({"name": "disk", "iscsi": source})).unwrap();
+    let plugin = machine.plugin();
+    let address = plugin.address(&Source::Inline(&volume)).unwrap();
+    let attached = async || plugin.attach(&address, None).await.unwrap();
+    assert_eq!(attached().await, Path::new(DEVICE), "nobody joins them");
+    let part = "/sys/block/dm-3/slaves/ip-10.0.0.1:3260-iscsi-iqn.x:d-lun-0";
+    let files = machine.files.clone();
+    let joins = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        files.put(Path::new(part), EntryKind::Directory).unwrap();
+    });
+    assert_eq!(attached().await, Path::new("/dev/dm-3"), "some time later");
+    joins.await.unwrap();
+}
+
+/// Sets the disk up as a device for a pod; what was recorded, and the link.
+async fn map(machine: &Machine, uid: &str) -> (RecordedVolume, PathBuf) {
+    let spec = json!({"volumeMode": "Block", "iscsi": {"targetPortal": "10.0.0.1", "iqn": "iqn.x:d", "lun": 0}});
+    let object = json!({"metadata": {"name": "pv-1"}, "spec": spec});
+    let persistent = serde_json::from_value(object).unwrap();
+    let (root, uid, pod) = (RootDir::new(ROOT), PodUid::from(uid), Pod::default());
+    let volume: Volume = serde_json::from_value(json!({"name": "disk"})).unwrap();
+    let request = VolumeRequest {
+        root: &root,
+        uid: &uid,
+        pod: &pod,
+        volume: &volume,
+        source: Source::Persistent {
+            volume: &persistent,
+            read_only: false,
+        },
+    };
+    let plugin = machine.plugin();
+    assert!(plugin.supports(&request.source));
+    let recorded = plugin.plan(&request).unwrap().unwrap();
+    let done = plugin.set_up(&request).await.unwrap().volume;
+    assert!(done.block && !recorded.mounted);
+    assert_eq!(
+        root.pod(&uid).join(&recorded.path),
+        done.host_path,
+        "it is recorded where it is"
+    );
+    (recorded, done.host_path)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_as_a_device_is_let_go_by_the_last_pod() {
+    let machine = Machine::new();
+    let (first, link) = map(&machine, "u-1").await;
+    let expected = format!("{ROOT}/pods/u-1/volumeDevices/kubernetes.io~iscsi/pv-1");
+    assert_eq!(link, Path::new(&expected));
+    let target = machine.files.read_link(&link).await.unwrap();
+    assert_eq!(target, Path::new(DEVICE));
+    let ran = machine.tools.ran();
+    let touched = |line: &String| {
+        ["blkid", "mkfs", "mount", "fsck"]
+            .iter()
+            .any(|t| line.starts_with(t))
+    };
+    assert!(!ran.iter().any(touched), "{ran:?}");
+
+    let (second, _) = map(&machine, "u-2").await;
+    // Another disk of the same target, mounted.
+    let mounted = set_up(&machine, "u-3").await;
+    let logouts = || {
+        let ran = machine.tools.ran();
+        ran.iter().filter(|line| line.ends_with("--logout")).count()
+    };
+    machine.plugin().tear_down(&first).await.unwrap();
+    let shared = format!(
+        "{ROOT}/plugins/kubernetes.io/iscsi/volumeDevices/iface-default/10.0.0.1:3260-iqn.x:d-lun-0"
+    );
+    let left = machine.files.list(Path::new(&shared)).await.unwrap();
+    assert_eq!(left.len(), 1, "the other pod's");
+    machine.plugin().tear_down(&second).await.unwrap();
+    assert!(machine.files.list(Path::new(&shared)).await.is_err());
+    assert_eq!(logouts(), 0, "the target is in use");
+    let dir = format!("{ROOT}/pods/u-3/volumes/kubernetes.io~iscsi/disk");
+    machine
+        .files
+        .mounts()
+        .unmount(Path::new(&dir))
+        .await
+        .unwrap();
+    machine.plugin().tear_down(&mounted).await.unwrap();
+    assert_eq!(logouts(), 1);
+    machine.plugin().tear_down(&second).await.unwrap();
 }

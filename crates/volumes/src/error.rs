@@ -15,7 +15,7 @@ pub enum VolumeError {
     #[error("MountVolume.{} failed for volume {volume:?} : {cause}", .cause.step())]
     SetUp { volume: String, cause: SetUpError },
     /// The same for a device.
-    #[error("MapVolume.SetUpDevice failed for volume {volume:?} : {cause}")]
+    #[error("MapVolume.{} failed for volume {volume:?} : {cause}", .cause.device_step())]
     SetUpDevice { volume: String, cause: SetUpError },
     /// The persistent volume is for other nodes.
     #[error("{}.NodeAffinity check failed for volume {volume:?} : no matching NodeSelectorTerms", if *.device { "MapVolume" } else { "MountVolume" })]
@@ -154,6 +154,15 @@ impl SetUpError {
             SetUpError::Attach(_) => "WaitForAttach",
             SetUpError::Device(_) => "MountDevice",
             _ => "SetUp",
+        }
+    }
+
+    /// The same on the way of a device.
+    fn device_step(&self) -> &'static str {
+        match self {
+            SetUpError::NewMounter(_) => "NewBlockVolumeMapper initialization",
+            SetUpError::Attach(_) => "WaitForAttach",
+            _ => "SetUpDevice",
         }
     }
 }

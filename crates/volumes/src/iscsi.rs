@@ -1,11 +1,10 @@
 //! Sessions with iSCSI targets, opened and closed by the host's `iscsiadm`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use krablet_linux::{Files, Tools};
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::address::{Address, Portal};
 use crate::chap::Chap;
@@ -22,32 +21,11 @@ const NOTHING_THERE: [i32; 2] = [2, 21];
 pub(crate) struct Sessions {
     files: Arc<dyn Files>,
     tools: Arc<dyn Tools>,
-    /// By what is held: a target, or the place where a disk of it is mounted.
-    locks: Mutex<BTreeMap<String, Weak<AsyncMutex<()>>>>,
 }
 
 impl Sessions {
     pub fn new(files: Arc<dyn Files>, tools: Arc<dyn Tools>) -> Self {
-        Self {
-            files,
-            tools,
-            locks: Mutex::default(),
-        }
-    }
-
-    /// Held while somebody does something to it. Whoever wants a place and its target takes the place first.
-    pub async fn alone_with(&self, what: &str) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-            locks.retain(|_, lock| lock.strong_count() > 0);
-            let held = locks.get(what).and_then(Weak::upgrade);
-            held.unwrap_or_else(|| {
-                let lock = Arc::new(AsyncMutex::new(()));
-                locks.insert(what.to_owned(), Arc::downgrade(&lock));
-                lock
-            })
-        };
-        lock.lock_owned().await
+        Self { files, tools }
     }
 
     /// Logs in by every way there is. What went wrong with the last that could not be gone, for the device tells
@@ -132,37 +110,5 @@ impl Sessions {
 
     async fn run(&self, arguments: &[String]) -> Result<String, Failed> {
         try_run(&*self.tools, TOOL, arguments, DEADLINE).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use krablet_linux::fake::{FakeTools, MemoryFiles};
-
-    #[tokio::test]
-    async fn who_logs_in_to_a_target_is_alone_and_nothing_is_kept_of_it() {
-        let sessions = Sessions::new(
-            Arc::new(MemoryFiles::default()),
-            Arc::new(FakeTools::default()),
-        );
-        let held = sessions.alone_with("a").await;
-        let again = sessions.alone_with("a");
-        let mut again = std::pin::pin!(again);
-        assert!(at_once(again.as_mut()).await.is_none());
-        drop(sessions.alone_with("b").await);
-        drop(held);
-        drop(again.await);
-        drop(sessions.alone_with("c").await);
-        assert_eq!(sessions.locks.lock().unwrap().len(), 1);
-    }
-
-    /// What it gives without waiting.
-    async fn at_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F::Output> {
-        std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
-            std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),
-            std::task::Poll::Pending => std::task::Poll::Ready(None),
-        })
-        .await
     }
 }

@@ -11,14 +11,18 @@ mod chap;
 mod claims;
 mod cluster;
 mod content;
+mod counting;
+mod device;
 mod disk;
 mod empty_dir;
 mod error;
 mod host_path;
 mod image;
+mod in_use;
 mod iscsi;
 mod local;
 mod nfs;
+mod node_mount;
 mod payload;
 mod plugin;
 mod record;
@@ -26,11 +30,13 @@ mod registry;
 mod resolve;
 mod tear_down;
 mod tool;
+mod turns;
 mod used;
 mod volumes;
 mod writer;
 
 pub use cluster::{ClusterObjects, KubeObjects, kept_names};
+pub use counting::Census;
 pub use error::{SetUpError, VolumeError, VolumeErrors};
 pub use plugin::{
     MountedVolume, PodMounts, Source, Standing, VolumePlugin, VolumeRequest, kind_of,

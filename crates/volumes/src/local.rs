@@ -5,23 +5,50 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use krablet_linux::{EntryKind, Files, GroupShare, Mounts, Trees};
+use krablet_linux::{EntryKind, Files, GroupShare, Mounts, Tools, Trees};
+use krablet_pod::paths::RootDir;
+use serde::{Deserialize, Serialize};
 
 use crate::empty_dir::group_of;
 use crate::error::SetUpError;
-use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest, escape};
+use crate::node_mount::{DEFAULT_FS, NodeMount, is_mounted, recorded_point, unmounted};
+use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
+use crate::turns::Turns;
+use crate::volumes::VolumesDeps;
 
 const NAME: &str = "kubernetes.io/local-volume";
 const POINT_MODE: u32 = 0o750;
 
 pub struct Local {
-    pub files: Arc<dyn Files>,
-    pub trees: Arc<dyn Trees>,
-    pub mounts: Arc<dyn Mounts>,
+    root: RootDir,
+    files: Arc<dyn Files>,
+    trees: Arc<dyn Trees>,
+    mounts: Arc<dyn Mounts>,
+    tools: Arc<dyn Tools>,
+    turns: Turns,
+}
+
+/// What the record keeps of a volume, so that a device can be let go without its pod.
+#[derive(Debug, Serialize, Deserialize)]
+struct Outside {
+    /// Where a device is mounted for the node, relative to the root directory. A directory is not.
+    point: PathBuf,
 }
 
 impl Local {
+    pub fn new(root: RootDir, deps: &VolumesDeps) -> Self {
+        let deps = deps.clone();
+        Self {
+            root,
+            files: deps.files,
+            trees: deps.trees,
+            mounts: deps.mounts,
+            tools: deps.tools,
+            turns: Turns::default(),
+        }
+    }
+
     /// The directory or device, which must be there.
     async fn looked_at(
         &self,
@@ -56,12 +83,20 @@ impl Local {
             return Ok(dir);
         }
         let (path, kind) = self.looked_at(request).await?;
-        if kind != EntryKind::Directory {
-            return Err(SetUpError::NewMounter(format!(
-                "only directory and block device are supported and {} is neither a directory nor mountable",
-                path.display()
-            )));
-        }
+        let point = self.root.path().join(point(request));
+        // Whoever lets the device go waits until the pod has it.
+        let _alone = self.turns.alone_with(&point.to_string_lossy()).await;
+        let source = match kind {
+            EntryKind::Directory => path,
+            EntryKind::BlockDevice => {
+                self.mount_for_node(request, &path, &point).await?;
+                point
+            }
+            _ => {
+                let why = "only directory and block device are supported";
+                return Err(SetUpError::NewMounter(why.to_owned()));
+            }
+        };
         let read_only = request.source.is_read_only_claim();
         let alone = !self.is_used_by_others(request, &dir).await?;
         if let Some(group) = request.fs_group().filter(|_| alone && !read_only) {
@@ -71,11 +106,42 @@ impl Local {
                 read_only: false,
                 only_if_top_differs: request.only_if_top_differs(),
             };
-            self.trees.share(&path, share).await?;
+            self.trees.share(&source, share).await?;
         }
         self.files.create_dir_all(&dir, POINT_MODE).await?;
-        self.mounts.bind(&path, &dir, read_only).await?;
+        self.mounts.bind(&source, &dir, read_only).await?;
         Ok(dir)
+    }
+
+    /// Once, however many pods are shown it.
+    async fn mount_for_node(
+        &self,
+        request: &VolumeRequest<'_>,
+        device: &Path,
+        point: &Path,
+    ) -> Result<(), SetUpError> {
+        if is_mounted(&*self.mounts, point).await? {
+            return Ok(());
+        }
+        let local = request.source.persistent().and_then(|s| s.local.as_ref());
+        let fs_type = local.and_then(|l| l.fs_type.as_deref());
+        let fs_type = fs_type.filter(|t| !t.is_empty()).unwrap_or(DEFAULT_FS);
+        self.files.create_dir_all(point, POINT_MODE).await?;
+        let mount = NodeMount {
+            device,
+            fs_type,
+            options: request.source.mount_options(),
+            read_only: request.source.is_read_only_claim(),
+            point,
+        };
+        let Err(why) = mount.make(&*self.tools).await else {
+            return Ok(());
+        };
+        self.files.remove_dir(point).await?;
+        let (device, point) = (device.display(), point.display());
+        Err(SetUpError::Device(format!(
+            "local: failed to mount device {device} at {point} (fstype: {fs_type}), error {why}"
+        )))
     }
 
     /// Another pod of this node has it mounted; its group stays.
@@ -89,7 +155,7 @@ impl Local {
 
     /// A link to the device, which the runtime resolves.
     async fn map(&self, request: &VolumeRequest<'_>) -> Result<PathBuf, SetUpError> {
-        let link = request.root.pod(request.uid).join(device_link(request));
+        let link = request.link(NAME);
         let (path, kind) = self.looked_at(request).await?;
         if kind != EntryKind::BlockDevice {
             return Err(
@@ -104,9 +170,11 @@ impl Local {
     }
 }
 
-fn device_link(request: &VolumeRequest<'_>) -> PathBuf {
-    PathBuf::from("volumeDevices")
-        .join(escape(NAME))
+/// Where a device is mounted for the node, relative to the root directory.
+fn point(request: &VolumeRequest<'_>) -> PathBuf {
+    Path::new("plugins")
+        .join(NAME)
+        .join("mounts")
         .join(request.name())
 }
 
@@ -122,15 +190,20 @@ impl VolumePlugin for Local {
 
     fn plan(&self, request: &VolumeRequest<'_>) -> Result<Option<RecordedVolume>, SetUpError> {
         let block = request.source.is_block();
+        // Whether a device has to be mounted is known when it is looked at.
+        let outside = Outside {
+            point: point(request),
+        };
+        let outside = serde_json::to_value(outside).map_err(io::Error::from)?;
         Ok(Some(RecordedVolume {
             name: request.volume.name.clone(),
             plugin: NAME.to_owned(),
             path: match block {
-                true => device_link(request),
+                true => request.relative_link(NAME),
                 false => request.relative_dir(NAME),
             },
             mounted: !block,
-            outside: None,
+            outside: (!block).then_some(outside),
         }))
     }
 
@@ -152,4 +225,24 @@ impl VolumePlugin for Local {
         }
         .into())
     }
+
+    /// The last pod that was shown a device lets it go.
+    async fn tear_down(&self, recorded: &RecordedVolume) -> Result<(), SetUpError> {
+        let outside = recorded.outside.clone().unwrap_or_default();
+        let Ok(Outside { point }) = serde_json::from_value(outside) else {
+            return Ok(());
+        };
+        let Some(point) = recorded_point(&self.root, &point) else {
+            return Ok(());
+        };
+        let _alone = self.turns.alone_with(&point.to_string_lossy()).await;
+        if unmounted(&*self.mounts, &self.root, &point).await? {
+            self.files.remove_dir(&point).await?;
+        }
+        Ok(())
+    }
 }
+
+#[cfg(test)]
+#[path = "local_tests.rs"]
+mod tests;

@@ -160,6 +160,17 @@ impl<'a> VolumeRequest<'a> {
     pub(crate) fn dir(&self, plugin: &str) -> PathBuf {
         self.root.pod(self.uid).join(self.relative_dir(plugin))
     }
+
+    /// A link to a device, which the runtime resolves; below the pod's directory.
+    pub(crate) fn relative_link(&self, plugin: &str) -> PathBuf {
+        PathBuf::from("volumeDevices")
+            .join(escape(plugin))
+            .join(self.name())
+    }
+
+    pub(crate) fn link(&self, plugin: &str) -> PathBuf {
+        self.root.pod(self.uid).join(self.relative_link(plugin))
+    }
 }
 
 /// One kind of volume.

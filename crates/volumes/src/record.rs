@@ -32,7 +32,9 @@ pub struct RecordedVolume {
 }
 
 /// The directories of a pod in which its volumes stand.
-pub(crate) const PLACES: [&str; 3] = ["volumes", "volume-subpaths", "volumeDevices"];
+pub(crate) const PLACES: [&str; 3] = ["volumes", "volume-subpaths", DEVICES];
+/// Of those, the one for volumes that are devices.
+pub(crate) const DEVICES: &str = "volumeDevices";
 
 /// Version 1 of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -27,7 +27,7 @@ pub(crate) fn built_in(config: &VolumesConfig, deps: &VolumesDeps) -> Vec<Arc<dy
     ));
     let content = ContentDeps {
         files: files.clone(),
-        trees: trees.clone(),
+        trees,
         clock: deps.clock.clone(),
         directories: directories.clone(),
         renderer: Arc::new(Renderer {
@@ -47,11 +47,7 @@ pub(crate) fn built_in(config: &VolumesConfig, deps: &VolumesDeps) -> Vec<Arc<dy
         directories,
         Arc::new(HostPath::new(files.clone(), config.host_path_deadline)),
         Arc::new(Image),
-        Arc::new(Local {
-            files: files.clone(),
-            trees,
-            mounts: mounts.clone(),
-        }),
+        Arc::new(Local::new(config.root.clone(), deps)),
         Arc::new(Nfs {
             files,
             mounts,

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use krablet_linux::EntryKind;
 use krablet_pod::PodUid;
+use tokio::time::Instant;
 
+use crate::counting::Taking;
 use crate::error::VolumeError;
 use crate::record::{self, Found, RecordedVolume};
 use crate::volumes::{Volumes, check_uid};
@@ -53,26 +55,47 @@ impl Volumes {
     pub async fn release(&self, uid: &PodUid) -> Result<(), VolumeError> {
         check_uid(uid)?;
         self.forget(uid);
+        self.take_away(uid).await?;
+        self.in_use.ended(uid);
+        Ok(())
+    }
+
+    async fn take_away(&self, uid: &PodUid) -> Result<(), VolumeError> {
         if !self.has_directory(uid).await? {
             return Ok(());
         }
         let recorded = self.recorded_volumes(uid).await?;
+        let mut taking = Taking::new(&self.root.pod(uid), &recorded);
+        let done = self.take_recorded(uid, &recorded, &mut taking).await;
+        taking.count(&self.deps.metrics, done.is_ok());
+        done
+    }
+
+    async fn take_recorded(
+        &self,
+        uid: &PodUid,
+        recorded: &[RecordedVolume],
+        taking: &mut Taking<'_>,
+    ) -> Result<(), VolumeError> {
         let pod_dir = self.root.pod(uid);
         let mounted = recorded.iter().filter(|v| v.mounted);
         let points = mounted.map(|v| pod_dir.join(&v.path)).collect();
-        self.unmount_all(uid, points).await?;
-        for volume in &recorded {
-            self.take_from_outside(volume).await?;
+        self.unmount_all(uid, points, taking).await?;
+        for volume in recorded {
+            let begun = Instant::now();
+            let done = self.take_from_outside(volume).await;
+            taking.note(&pod_dir.join(&volume.path), begun.elapsed(), done.is_ok());
+            done?;
         }
+        let begun = Instant::now();
         let files = &*self.deps.files;
         let places = record::PLACES.map(|place| pod_dir.join(place));
         for dir in places.into_iter().chain([self.root.plugins(uid)]) {
             files.remove_tree(&dir).await.map_err(VolumeError::Remove)?;
         }
-        files
-            .remove_file(&record::path(&self.root, uid))
-            .await
-            .map_err(VolumeError::Remove)
+        let done = files.remove_file(&record::path(&self.root, uid)).await;
+        taking.note_all(begun.elapsed());
+        done.map_err(VolumeError::Remove)
     }
 
     /// Unmounts and removes all there is of the pod on disk. A pod without a directory is fine.
@@ -135,7 +158,12 @@ impl Volumes {
 
     /// Unmounts everything below the pod's directory, newest first. One that is busy does not keep
     /// the others; the first failure is told.
-    async fn unmount_all(&self, uid: &PodUid, recorded: Vec<PathBuf>) -> Result<(), VolumeError> {
+    async fn unmount_all(
+        &self,
+        uid: &PodUid,
+        recorded: Vec<PathBuf>,
+        taking: &mut Taking<'_>,
+    ) -> Result<(), VolumeError> {
         let mounts = &*self.deps.mounts;
         let dir = self.root.pod(uid);
         let table = mounts.below(&dir).await.map_err(VolumeError::Directories)?;
@@ -147,7 +175,10 @@ impl Volumes {
         let mut first_failure = None;
         for point in points {
             let fs_type = kinds.get(&point).map_or("", String::as_str);
-            if let Err(e) = self.unmount(uid, &point, fs_type).await {
+            let begun = Instant::now();
+            let done = self.unmount(uid, &point, fs_type).await;
+            taking.note(&point, begun.elapsed(), done.is_ok());
+            if let Err(e) = done {
                 first_failure = first_failure.or(Some((point, e)));
             }
         }

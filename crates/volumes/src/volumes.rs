@@ -10,15 +10,19 @@ use std::time::Duration;
 use jiff::Timestamp;
 use krablet_core::admission::NodeView;
 use krablet_linux::{EntryKind, Files, Mounts, Tools, Trees, WallClock};
+use krablet_metrics::VolumeMetrics;
 use krablet_objects::Objects;
 use krablet_pod::api::{Pod, PodSpec, Volume};
 use krablet_pod::paths::RootDir;
 use krablet_pod::{PodRef, PodUid};
 use krablet_tokens::Tokens;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::cluster::ClusterObjects;
+use crate::counting;
 use crate::error::{SetUpError, VolumeError, VolumeErrors};
+use crate::in_use::{InUse, attached_as};
 use crate::plugin::{PodMounts, Source, Standing, VolumePlugin, VolumeRequest, kind_of};
 use crate::record::{self, Found, RecordedVolume};
 use crate::registry;
@@ -26,7 +30,7 @@ use crate::resolve::{ClaimedVolumes, source, sub_path_points};
 use crate::used::{Used, used};
 
 /// What the record says of parts of volumes.
-const SUB_PATH: &str = "subpath";
+pub(crate) const SUB_PATH: &str = "subpath";
 /// Nobody but the agent and its group looks into a pod's directory.
 const DIRECTORY_MODE: u32 = 0o750;
 
@@ -66,12 +70,13 @@ pub struct VolumesDeps {
     pub tokens: Option<Tokens>,
     /// What pods may use of this node, and how it is labelled.
     pub node: watch::Receiver<Arc<NodeView>>,
+    pub metrics: VolumeMetrics,
 }
 
 /// A pod whose volumes are set up, and for which of its specs.
 pub(crate) struct Ready {
     fingerprint: u64,
-    mounts: PodMounts,
+    pub(crate) mounts: PodMounts,
     pub(crate) claimed: ClaimedVolumes,
 }
 
@@ -92,6 +97,7 @@ pub struct Volumes {
     pub(crate) deps: VolumesDeps,
     pub(crate) plugins: Vec<Arc<dyn VolumePlugin>>,
     ready: Mutex<BTreeMap<PodUid, Ready>>,
+    pub(crate) in_use: InUse,
     /// How often a pod's mounts could not be taken away.
     failures: Mutex<BTreeMap<PodUid, u32>>,
 }
@@ -113,6 +119,7 @@ impl Volumes {
             deps,
             plugins,
             ready: Mutex::default(),
+            in_use: InUse::default(),
             failures: Mutex::default(),
         }
     }
@@ -133,6 +140,9 @@ impl Volumes {
             return Err(VolumeErrors(failed));
         }
         let work = self.assign(pod, &uid, &used, &claimed)?;
+        let sources = work.iter().map(|(_, request)| &request.source);
+        self.in_use
+            .begun(&uid, sources.filter_map(attached_as).collect());
         self.make_directories(&uid)
             .await
             .map_err(VolumeError::Directories)?;
@@ -144,7 +154,11 @@ impl Volumes {
         };
         let mut failed = Vec::new();
         for (plugin, request) in work {
-            match plugin.set_up(&request).await {
+            let begun = Instant::now();
+            let made = plugin.set_up(&request).await;
+            let (name, took) = (plugin.name(), begun.elapsed());
+            counting::set_up(&self.deps.metrics, &request, name, took, made.is_ok());
+            match made {
                 Ok(standing) => done.add(&request, standing),
                 Err(cause) => failed.push(refused(&request, cause)),
             }
@@ -354,7 +368,7 @@ fn unsupported(request: &VolumeRequest<'_>) -> VolumeError {
     }
 }
 
-fn volumes_of(pod: &Pod) -> &[Volume] {
+pub(crate) fn volumes_of(pod: &Pod) -> &[Volume] {
     let spec = pod.spec.as_ref();
     spec.and_then(|s| s.volumes.as_deref()).unwrap_or_default()
 }

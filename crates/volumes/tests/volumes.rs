@@ -578,3 +578,37 @@ async fn a_path_that_hangs_is_asked_once_and_keeps_nobody_else() {
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
+
+#[tokio::test]
+async fn volumes_are_counted() {
+    const DISK: &str = "kubernetes.io/empty-dir";
+    const HOST: &str = "kubernetes.io/host-path";
+    let (desired, actual) = ("desired_state_of_world", "actual_state_of_world");
+    let files = node();
+    let deps = World::default().in_memory(&files);
+    let metrics = deps.metrics.clone();
+    let volumes = Volumes::new(VolumesConfig::new(RootDir::new(ROOT)), deps);
+    let wanted = [Arc::new(full_pod())];
+    let before = [((DISK, desired), 3), ((HOST, desired), 1)];
+    assert!(volumes.census(&wanted).into_iter().eq(before));
+    for _ in 0..2 {
+        set_up(&volumes, &wanted[0]).await;
+    }
+    let standing = [
+        ((DISK, actual), 3),
+        ((DISK, desired), 3),
+        ((HOST, actual), 1),
+        ((HOST, desired), 1),
+    ];
+    assert!(volumes.census(&wanted).into_iter().eq(standing));
+    volumes.tear_down(&PodUid::from(UID)).await.unwrap();
+    assert!(volumes.census(&[]).is_empty());
+    let counted = metrics.operations.get();
+    let counted = counted.iter().map(|(k, n)| (k.join(" "), n.count()));
+    let expected = [
+        (format!("false volume_mount success {DISK}"), 3),
+        (format!("false volume_mount success {HOST}"), 1),
+        (format!("false volume_unmount success {DISK}"), 3),
+    ];
+    assert!(counted.eq(expected));
+}

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 /// Rooms without I/O, clock, task or lock.
-const PURE: &[&str] = &["pod", "yaml", "core", "manifest"];
+const PURE: &[&str] = &["pod", "yaml", "core", "manifest", "config"];
+
+/// The one door of a pure room: a trait the room reads configuration through, and its real side beside it.
+const DOORS: &[&str] = &["crates/config/src/files.rs"];
 
 const FORBIDDEN: &[&str] = &[
     "std::fs",
@@ -33,9 +36,12 @@ pub fn check(root: &Path) -> Result<()> {
     let mut found = Vec::new();
     for room in PURE {
         for file in rust_files(&root.join("crates").join(room).join("src"))? {
+            let shown = file.strip_prefix(root).unwrap_or(&file).display();
+            if DOORS.contains(&shown.to_string().as_str()) {
+                continue;
+            }
             let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
             for (line, word) in offences(&text) {
-                let shown = file.strip_prefix(root).unwrap_or(&file).display();
                 found.push(format!("{shown}:{line}: {word}"));
             }
         }

@@ -3,7 +3,7 @@ use krablet_core::Mono;
 use krablet_core::worker::{Effect, Outcome, Periods, Update};
 use krablet_pod::PodRef;
 use krablet_pod::api::{
-    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, PodSpec,
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, PodSpec, Volume,
 };
 
 use super::*;
@@ -210,6 +210,47 @@ async fn a_pod_starts_once() {
     assert_eq!((phases.count(), phases.sum()), (2, 10.0));
     let total = bench.metrics.pod_start_total_duration.get();
     assert_eq!((total.count(), total.sum()), (2, 12.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_and_foreign_volumes_do_not_count_in_a_start() {
+    let volume = |text: &str| -> Volume { serde_json::from_str(text).unwrap() };
+    let cases = [
+        (vec![], Some(6.0)),
+        (vec![volume(r#"{"name": "v", "emptyDir": {}}"#)], Some(6.0)),
+        (
+            vec![volume(r#"{"name": "v", "hostPath": {"path": "/x"}}"#)],
+            None,
+        ),
+    ];
+    for (volumes, expected) in cases {
+        let mut bench = Bench::new();
+        let mut pod = Arc::unwrap_or_clone(pod("a", "file"));
+        pod.spec.get_or_insert_default().volumes = Some(volumes);
+        let pod = Arc::new(pod);
+        let uid = PodRef::of(&pod).uid;
+        bench.update(Update::new(&pod, UpdateKind::Create));
+        let since = Instant::now();
+        tokio::time::advance(10 * SECOND).await;
+        let wait = |from: u32, to: u32, got| ImageWait {
+            since: since + from * SECOND,
+            until: since + to * SECOND,
+            got,
+        };
+        let waits = [wait(1, 2, false), wait(4, 5, true)];
+        bench.accounts.needed_images(&uid, &waits);
+        let (pending, running) = (
+            status("Pending", &[("x", None)]),
+            status("Running", &[("x", Some(true))]),
+        );
+        let now = Timestamp::from_second(0).unwrap();
+        let accounts = &bench.accounts;
+        accounts.status_changes(&pod, &uid, Some(&pending), &running, now);
+        let sli = bench.metrics.pod_start_sli_duration.get();
+        let seen = (sli.count() > 0).then_some(sli.sum());
+        assert_eq!(seen, expected);
+        assert_eq!(bench.metrics.pod_start_total_duration.get().sum(), 10.0);
+    }
 }
 
 #[test]

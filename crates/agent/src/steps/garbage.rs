@@ -33,15 +33,19 @@ pub(crate) struct Garbage {
 impl Steps {
     /// What is left of pods that are gone: their directories, and cgroups of an earlier agent.
     pub(crate) async fn release_leftovers(&self, leftovers: Leftovers) {
+        let (mut found, mut failed) = (0, 0);
         for uid in leftovers.directories {
             let Some(_claim) = self.claim(&uid) else {
                 continue;
             };
             let done = self.parts.volumes.tear_down(&uid).await;
+            found += 1;
+            failed += u64::from(done.is_err());
             if let Some(text) = self.held_volumes.news(&uid, &done) {
                 warn!(podUID = %uid, err = text, "Could not remove the directory of a pod that is gone, will retry");
             }
         }
+        self.parts.volumes.swept(found, failed);
         for (uid, qos) in leftovers.cgroups {
             let Some(_claim) = self.claim(&uid) else {
                 continue;

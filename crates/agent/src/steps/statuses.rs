@@ -37,6 +37,7 @@ impl Steps {
         let now = self.parts.clock.now();
         let pod = &self.as_last_told(pod, pod_ref);
         let resize = self.parts.resizes.list(&pod_ref.uid);
+        let node = self.parts.node.now();
         let mut generated = PodStatus::default();
         self.parts.status.update(pod, now, |old| {
             // Read here, where no verdict can slip in between and be written over.
@@ -50,7 +51,7 @@ impl Steps {
                 terminal: view.terminal,
                 ready_to_start: view.ready_to_start,
                 deadline_exceeded: status::deadline_exceeded(pod, old, now),
-                node: &self.parts.node,
+                node: &node,
                 log_restart_counts: &view.log_restart_counts,
                 gates: self.parts.gates,
                 resize: &resize,

@@ -62,9 +62,11 @@ pub async fn measure(options: &Options) -> Result<Vec<Row>> {
             "× kubelet",
         );
         rows.push(cpu.at_most(0.2).remark(format!(
-            "{:.1} ms beside {:.1} ms",
+            "{:.1} ms beside {:.1} ms, and between questions {:.2} % of a core beside {:.2} %",
             ours.cpu * 1e3,
-            theirs.cpu * 1e3
+            theirs.cpu * 1e3,
+            ours.between * 100.0,
+            theirs.between * 100.0
         )));
         let (slowest, their_slowest) = (ours.times.greatest(), theirs.times.greatest());
         let latency = Row::new(
@@ -81,20 +83,55 @@ pub async fn measure(options: &Options) -> Result<Vec<Row>> {
             theirs.times.median() * 1e3
         )));
     }
+    rows.extend(monitored_rows(
+        options,
+        &krablet.monitored,
+        &kubelet.monitored,
+    ));
     rows.extend(krablet.own);
     Ok(rows)
+}
+
+fn monitored_rows(options: &Options, ours: &Monitored, theirs: &Monitored) -> Vec<Row> {
+    let pods = options.pods;
+    let what = format!(
+        "all endpoints every {} s with {pods} pods",
+        CADENCE.as_secs()
+    );
+    let row = |name: &str, value, unit| Row::new(SERVER, format!("{name}, {what}"), value, unit);
+    let beside = |of: f64, unit: &str| format!("the kubelet {of:.2} {unit}");
+    vec![
+        row("processor", ours.share * 100.0, "%")
+            .at_most(1.0)
+            .remark(beside(theirs.share * 100.0, "%")),
+        row("processor", ours.share / theirs.share, "× kubelet").at_most(0.2),
+        row("resident memory", ours.memory, "MB")
+            .at_most(26.0)
+            .remark(beside(theirs.memory, "MB")),
+    ]
 }
 
 struct Results {
     summary: Asked,
     cadvisor: Asked,
+    monitored: Monitored,
     own: Vec<Row>,
+}
+
+/// An agent that a monitoring system watches.
+struct Monitored {
+    /// Of a processor, whatever for.
+    share: f64,
+    /// Resident, in megabytes.
+    memory: f64,
 }
 
 /// One path, asked for many times.
 struct Asked {
     /// Seconds of the agent's for one answer, beyond what it uses anyway.
     cpu: f64,
+    /// The share of a processor it uses anyway.
+    between: f64,
     times: Samples,
 }
 
@@ -159,17 +196,15 @@ impl Door<'_> {
         };
         let summary = self.ask(SUMMARY, times).await?;
         let cadvisor = self.ask(CADVISOR, times).await?;
+        let monitored = self.monitored(options).await?;
         let own = match kind {
-            Kind::Krablet => {
-                let mut rows = self.monitored(options).await?;
-                rows.push(streams::commands(&self.ground.bed, self.port).await?);
-                rows
-            }
+            Kind::Krablet => vec![streams::commands(&self.ground.bed, self.port).await?],
             Kind::Kubelet => Vec::new(),
         };
         Ok(Results {
             summary,
             cadvisor,
+            monitored,
             own,
         })
     }
@@ -178,7 +213,7 @@ impl Door<'_> {
     async fn ask(&self, path: &str, times: usize) -> Result<Asked> {
         self.get(path).await?;
         let mut samples = Samples::default();
-        let mut more = 0.0;
+        let (mut more, mut anyway) = (0.0, 0.0);
         for _ in 0..times {
             let begun = self.cpu()?;
             rest(PAUSE).await;
@@ -186,16 +221,19 @@ impl Door<'_> {
             samples.add_time(self.get(path).await?);
             rest(PAUSE).await;
             let asked = self.cpu()?.saturating_sub(between).as_secs_f64();
-            more += asked - between.saturating_sub(begun).as_secs_f64();
+            let unasked = between.saturating_sub(begun).as_secs_f64();
+            more += asked - unasked;
+            anyway += unasked;
         }
         Ok(Asked {
             cpu: (more / times as f64).max(LEAST),
+            between: anyway / (times as f64 * PAUSE.as_secs_f64()),
             times: samples,
         })
     }
 
     /// Every endpoint at the pace of a monitoring system.
-    async fn monitored(&self, options: &Options) -> Result<Vec<Row>> {
+    async fn monitored(&self, options: &Options) -> Result<Monitored> {
         let begun = (Instant::now(), self.cpu()?);
         let mut ticks = interval(CADENCE);
         ticks.tick().await;
@@ -206,12 +244,11 @@ impl Door<'_> {
                 self.get(path).await?;
             }
         }
-        let share = (self.cpu()? - begun.1).div_duration_f64(begun.0.elapsed());
-        let every = format!("all endpoints every {} s", CADENCE.as_secs());
-        let cpu = Row::new(SERVER, format!("processor, {every}"), share * 100.0, "%");
-        let memory = self.agent.rss()? as f64 / 1e6;
-        let memory = Row::new(SERVER, format!("resident memory, {every}"), memory, "MB");
-        Ok(vec![cpu.at_most(1.0), memory.at_most(26.0)])
+        let used = self.cpu()?.saturating_sub(begun.1);
+        Ok(Monitored {
+            share: used.div_duration_f64(begun.0.elapsed()),
+            memory: self.agent.rss()? as f64 / 1e6,
+        })
     }
 
     async fn get(&self, path: &str) -> Result<Duration> {

@@ -64,7 +64,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::own(
         "lock-file",
         Text(|s| &mut s.flags.lock_file),
-        "File that only one agent holds at a time.",
+        "File that only one agent holds at a time; another waits for it.",
     ),
     Flag::own(
         "exit-on-lock-contention",
@@ -157,7 +157,7 @@ pub(super) const LOGGING: &[Flag] = &[
         "vmodule",
         "logging.vmodule",
         VModule(|s| &mut s.config.process.logging.vmodule),
-        "Detail of the log by source file; only for the text format.",
+        "Detail of the log by source file, by krablet's names for them as its lines show them; only for the text format.",
     )
     .current(),
     Flag::of_field(

@@ -48,6 +48,8 @@ pub struct Spec {
     pub default: bool,
     /// Whether it can only be set to its default.
     pub locked: bool,
+    /// Whether krablet lacks the feature, so that the gate has no effect.
+    pub absent: bool,
     /// Gates that must be on while this one is.
     pub needs: &'static [Gate],
 }
@@ -117,6 +119,12 @@ impl FeatureGates {
             .get(&gate)
             .copied()
             .unwrap_or(SPECS[gate as usize].default)
+    }
+
+    /// Whether there is a feature behind the gate, and the gate is on.
+    #[must_use]
+    pub fn in_effect(&self, gate: Gate) -> bool {
+        self.enabled(gate) && !SPECS[gate as usize].absent
     }
 
     /// The gates named in `wanted` on top of the defaults, with everything there is to say about them.
@@ -349,6 +357,28 @@ mod tests {
                 .collect();
             assert_eq!(got, *errors, "{wanted:?}");
             assert_eq!(report.warnings, *warnings, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn a_gate_without_a_feature_is_never_in_effect() {
+        // (gate, set to, enabled, in effect)
+        let cases = [
+            (Gate::ExtendWebSocketsToKubelet, None, true, false),
+            (Gate::ExtendWebSocketsToKubelet, Some(true), true, false),
+            (Gate::ExtendWebSocketsToKubelet, Some(false), false, false),
+            (Gate::DynamicResourceAllocation, None, true, false),
+            (Gate::ContainerCheckpoint, None, true, true),
+            (Gate::ContainerCheckpoint, Some(false), false, false),
+            // Of another component: it is told as it is set.
+            (Gate::APIServerIdentity, None, true, true),
+        ];
+        for (gate, value, enabled, in_effect) in cases {
+            let wanted = value.map(|value| (gate.name(), value));
+            let wanted = wanted.as_slice();
+            let (gates, _) = FeatureGates::from_settings(&settings(wanted));
+            assert_eq!(gates.enabled(gate), enabled, "{gate:?} {value:?}");
+            assert_eq!(gates.in_effect(gate), in_effect, "{gate:?} {value:?}");
         }
     }
 

@@ -1,12 +1,13 @@
 //! Every feature gate a kubelet of version 1.36 knows, with its stage, default and lock, and which gates each needs.
 //!
 //! An unknown gate in a file is a startup error, so gates of other components, which the same file may name, are
-//! here too.
+//! here too. Features of a node that krablet does not have are marked as absent: their gates can be set as upstream's
+//! can, for files that do so are good files, but they are never in effect.
 
 use super::{Spec, Stage};
 
 macro_rules! gates {
-    ($($gate:ident $stage:ident $default:ident $(, $lock:ident)? $(needs [$($dependency:ident),+])?;)*) => {
+    ($($gate:ident $stage:ident $default:ident $(, $mark:ident)* $(needs [$($dependency:ident),+])?;)*) => {
         /// A feature gate, by its upstream name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Gate { $($gate),* }
@@ -18,7 +19,8 @@ macro_rules! gates {
                 name: stringify!($gate),
                 stage: Stage::$stage,
                 default: gates!(@bool $default),
-                locked: gates!(@locked $($lock)?),
+                locked: false $(|| gates!(@locked $mark))*,
+                absent: false $(|| gates!(@absent $mark))*,
                 needs: &[$($(Gate::$dependency),+)?],
             },)*
         ];
@@ -26,7 +28,9 @@ macro_rules! gates {
     (@bool on) => { true };
     (@bool off) => { false };
     (@locked locked) => { true };
-    (@locked) => { false };
+    (@locked absent) => { false };
+    (@absent absent) => { true };
+    (@absent locked) => { false };
 }
 
 gates! {
@@ -51,14 +55,14 @@ gates! {
     AuthorizeWithSelectors Ga on, locked;
     BtreeWatchCache Ga on, locked;
     CBORServingAndStorage Alpha off;
-    CPUManagerPolicyAlphaOptions Alpha off;
-    CPUManagerPolicyBetaOptions Beta on;
-    CPUManagerPolicyOptions Ga on, locked;
+    CPUManagerPolicyAlphaOptions Alpha off, absent;
+    CPUManagerPolicyBetaOptions Beta on, absent;
+    CPUManagerPolicyOptions Ga on, locked, absent;
     CRDObservedGenerationTracking Beta on;
     CRDValidationRatcheting Ga on, locked;
     CRIListStreaming Alpha off;
-    CSIServiceAccountTokenSecrets Ga on, locked;
-    CSIVolumeHealth Alpha off;
+    CSIServiceAccountTokenSecrets Ga on, locked, absent;
+    CSIVolumeHealth Alpha off, absent;
     ChangeContainerStatusOnKubeletRestart Deprecated off;
     ClearingNominatedNodeNameAfterBinding Beta on;
     ClientsAllowCARotation Beta on;
@@ -106,17 +110,17 @@ gates! {
     DisableAllocatorDualWrite Ga on, locked needs [MultiCIDRServiceAllocator];
     DisableCPUQuotaWithExclusiveCPUs Deprecated on;
     DisableNodeKubeProxyVersion Deprecated on, locked;
-    DynamicResourceAllocation Ga on, locked;
+    DynamicResourceAllocation Ga on, locked, absent;
     EnvFiles Beta on;
     EventedPLEG Alpha off;
     ExecProbeTimeout Ga on, locked;
-    ExtendWebSocketsToKubelet Beta on needs [NodeDeclaredFeatures];
+    ExtendWebSocketsToKubelet Beta on, absent needs [NodeDeclaredFeatures];
     ExternalServiceAccountTokenSigner Ga on, locked;
     GangScheduling Alpha off needs [GenericWorkload];
     GenericWorkload Alpha off;
     GitRepoVolumeDriver Deprecated off, locked;
-    GracefulNodeShutdown Beta on;
-    GracefulNodeShutdownBasedOnPodPriority Beta on needs [GracefulNodeShutdown];
+    GracefulNodeShutdown Beta on, absent;
+    GracefulNodeShutdownBasedOnPodPriority Beta on, absent needs [GracefulNodeShutdown];
     HPAConfigurableTolerance Beta on;
     HPAScaleToZero Alpha off;
     HostnameOverride Beta on;
@@ -142,13 +146,13 @@ gates! {
     KubeletFineGrainedAuthz Ga on, locked;
     KubeletInUserNamespace Alpha off;
     KubeletPSI Ga on, locked;
-    KubeletPodResourcesDynamicResources Ga on, locked;
+    KubeletPodResourcesDynamicResources Ga on, locked, absent;
     KubeletPodResourcesGet Ga on, locked;
     KubeletPodResourcesListUseActivePods Deprecated on;
     KubeletRegistrationGetOnExistsOnly Deprecated off;
     KubeletSeparateDiskGC Beta on;
     KubeletServiceAccountTokenForCredentialProviders Beta on;
-    KubeletTracing Ga on, locked;
+    KubeletTracing Ga on, locked, absent;
     ListFromCacheSnapshot Beta on;
     LocalStorageCapacityIsolationFSQuotaMonitoring Beta off;
     LogarithmicScaleDown Ga on, locked;
@@ -161,7 +165,7 @@ gates! {
     MaxUnavailableStatefulSet Beta off;
     MemoryQoS Alpha off;
     MultiCIDRServiceAllocator Ga on, locked;
-    MutableCSINodeAllocatableCount Ga on, locked;
+    MutableCSINodeAllocatableCount Ga on, locked, absent;
     MutablePVNodeAffinity Alpha off;
     MutablePodResourcesForSuspendedJobs Beta on;
     MutableSchedulingDirectivesForSuspendedJobs Beta on;
@@ -181,7 +185,7 @@ gates! {
     PodAndContainerStatsFromCRI Alpha off;
     PodCertificateRequest Beta off needs [AuthorizeNodeWithSelectors];
     PodDeletionCost Beta on;
-    PodLevelResourceManagers Alpha off needs [PodLevelResources];
+    PodLevelResourceManagers Alpha off, absent needs [PodLevelResources];
     PodLevelResources Beta on;
     PodLifecycleSleepAction Ga on, locked;
     PodLifecycleSleepActionAllowZero Ga on, locked needs [PodLifecycleSleepAction];
@@ -190,7 +194,7 @@ gates! {
     PodReadyToStartContainersCondition Beta on;
     PodSchedulingReadiness Ga on, locked;
     PodTopologyLabelsAdmission Beta on;
-    PodsAPI Alpha off;
+    PodsAPI Alpha off, absent;
     PortForwardWebsockets Beta on;
     PreferSameTrafficDistribution Ga on, locked;
     PreventStaticPodAPIReferences Beta on;
@@ -206,15 +210,15 @@ gates! {
     ReloadKubeletServerCertificateFile Beta on;
     RemoteRequestHeaderUID Beta on;
     ResilientWatchCacheInitialization Ga on, locked;
-    ResourceHealthStatus Beta on needs [DynamicResourceAllocation];
-    ResourceHealthStatusMessage Beta on needs [ResourceHealthStatus];
+    ResourceHealthStatus Beta on, absent needs [DynamicResourceAllocation];
+    ResourceHealthStatusMessage Beta on, absent needs [ResourceHealthStatus];
     RestartAllContainersOnContainerExits Beta on needs [ContainerRestartRules, NodeDeclaredFeatures];
     RetryGenerateName Ga on, locked;
     RotateKubeletServerCertificate Beta on;
     RuntimeClassInImageCriApi Alpha off;
     SELinuxChangePolicy Ga on, locked;
-    SELinuxMount Beta off;
-    SELinuxMountReadWriteOncePod Ga on, locked;
+    SELinuxMount Beta off, absent;
+    SELinuxMountReadWriteOncePod Ga on, locked, absent;
     SchedulerAsyncAPICalls Beta off;
     SchedulerAsyncPreemption Beta on;
     SchedulerPopFromBackoffQ Beta on;
@@ -251,9 +255,9 @@ gates! {
     TaintTolerationComparisonOperators Alpha off;
     TokenRequestServiceAccountUIDValidation Beta on;
     TopologyAwareWorkloadScheduling Alpha off needs [GenericWorkload];
-    TopologyManagerPolicyAlphaOptions Alpha off;
-    TopologyManagerPolicyBetaOptions Beta on;
-    TopologyManagerPolicyOptions Ga on, locked;
+    TopologyManagerPolicyAlphaOptions Alpha off, absent;
+    TopologyManagerPolicyBetaOptions Beta on, absent;
+    TopologyManagerPolicyOptions Ga on, locked, absent;
     TranslateStreamCloseWebsocketRequests Beta on;
     UnauthenticatedHTTP2DOSMitigation Beta on;
     UnknownVersionInteroperabilityProxy Beta on needs [APIServerIdentity];
@@ -268,7 +272,7 @@ gates! {
     WinDSR Ga on, locked;
     WinOverlay Ga on, locked;
     WindowsCPUAndMemoryAffinity Alpha off;
-    WindowsGracefulNodeShutdown Beta on needs [GracefulNodeShutdown];
+    WindowsGracefulNodeShutdown Beta on, absent needs [GracefulNodeShutdown];
     WindowsHostNetwork Deprecated off;
     WorkloadAwarePreemption Alpha off needs [GangScheduling];
     WorkloadWithJob Alpha off needs [GenericWorkload];

@@ -13,9 +13,11 @@ section! {
     pub struct Process {
         /// Feature gates set to another value than their default.
         feature_gates: BTreeMap<String, bool> = "featureGates";
-        /// Most files the agent may have open.
+        /// Most files the agent may have open. Without the right to raise the limit, as many as it may.
         max_open_files: i64 = "maxOpenFiles" empty(1_000_000);
-        /// Fail instead of changing kernel settings that are not as needed.
+        /// Refuse to start instead of changing kernel settings that are not as needed: vm.overcommit_memory 1,
+        /// vm.panic_on_oom 0, kernel.panic 10, kernel.panic_on_oops 1, kernel.keys.root_maxkeys 1000000,
+        /// kernel.keys.root_maxbytes 25000000.
         protect_kernel_defaults: bool = "protectKernelDefaults";
         /// The agent's own log.
         logging: Logging = "logging";

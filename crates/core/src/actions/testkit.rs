@@ -178,6 +178,7 @@ fn sandbox(text: &str) -> ObservedSandbox {
             vec!["10.0.0.1".into()]
         },
         host_network,
+        source: None,
     }
 }
 

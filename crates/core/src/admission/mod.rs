@@ -156,8 +156,16 @@ pub enum Verdict {
     Admit,
     /// May run once these pods have ended; they are to be killed with [`preempted`]. Some of them may
     /// be on their way out already.
-    AdmitAfterPreempting(Vec<PodUid>),
+    AdmitAfterPreempting(Room),
     Reject(Rejection),
+}
+
+/// How room is made for a critical pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    pub victims: Vec<PodUid>,
+    /// What there is too little of, the first of it; none if those that leave anyway make room enough.
+    pub lacking: Option<String>,
 }
 
 const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
@@ -187,6 +195,43 @@ pub fn admit(inputs: &AdmissionInputs<'_>) -> Verdict {
         }
     }
     verdict
+}
+
+/// Reasons of which there are only so many.
+const COUNTED_REASONS: [&str; 21] = [
+    "AppArmor",
+    "Evicted",
+    "InitContainerRestartPolicyForbidden",
+    "InvalidNodeInfo",
+    "NodeShutdown",
+    "OutOfcpu",
+    "OutOfephemeral-storage",
+    "OutOfmemory",
+    "OutOfpods",
+    "PodFeatureUnsupported",
+    "PodLevelResourcesNotSupported",
+    "PodOSNotSupported",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+    "SupplementalGroupsPolicyNotSupported",
+    "SysctlForbidden",
+    "TopologyAffinityError",
+    "UnexpectedAdmissionError",
+    "UnexpectedPredicateFailureType",
+    "UnknownReason",
+    "VolumeAttachmentLimitExceeded",
+    "node(s) had taints that the pod didn't tolerate",
+];
+
+impl Rejection {
+    /// What the refusal is counted as: the reason, unless there could be any number of such.
+    pub fn counted_as(&self) -> &'static str {
+        let known = COUNTED_REASONS.iter().find(|known| **known == self.reason);
+        match known {
+            Some(known) => known,
+            None if self.reason.starts_with("OutOf") => "OutOfExtendedResources",
+            None => "Other",
+        }
+    }
 }
 
 /// The status of a pod that was refused.

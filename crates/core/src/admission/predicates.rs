@@ -7,8 +7,8 @@ use super::fit::{Lack, lacks};
 use super::ports::{any_conflict, host_ports};
 use super::preemption::victims;
 use super::{
-    AdmissionInputs, AdmittedPod, Rejection, UNEXPECTED_ADMISSION_ERROR, Verdict, matches_node,
-    tolerates,
+    AdmissionInputs, AdmittedPod, Rejection, Room, UNEXPECTED_ADMISSION_ERROR, Verdict,
+    matches_node, tolerates,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,10 @@ pub(super) fn predicates(inputs: &AdmissionInputs<'_>) -> Verdict {
     if !leaving.is_empty() {
         failures = objections(inputs, &staying);
         if failures.is_empty() {
-            return Verdict::AdmitAfterPreempting(preempted);
+            return Verdict::AdmitAfterPreempting(Room {
+                victims: preempted,
+                lacking: None,
+            });
         }
     }
     if inputs.is_critical() {
@@ -59,7 +62,10 @@ pub(super) fn predicates(inputs: &AdmissionInputs<'_>) -> Verdict {
             return match victims(inputs.pod, &staying, &lacks) {
                 Ok(chosen) => {
                     preempted.extend(chosen);
-                    Verdict::AdmitAfterPreempting(preempted)
+                    Verdict::AdmitAfterPreempting(Room {
+                        victims: preempted,
+                        lacking: lacks.first().map(|lack| lack.resource.clone()),
+                    })
                 }
                 Err(why) => {
                     let message = format!(

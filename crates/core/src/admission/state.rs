@@ -8,8 +8,8 @@ use krablet_pod::api::{Pod, ResourceRequirements};
 use krablet_pod::{ActuatedContainer, Actuation, AdmittedPods, Allocation, PodUid};
 
 use super::{
-    AdmissionInputs, AdmissionSettings, AdmittedPod, NodeConditions, NodeView, Rejection, Verdict,
-    admit,
+    AdmissionInputs, AdmissionSettings, AdmittedPod, NodeConditions, NodeView, Rejection, Room,
+    Verdict, admit,
 };
 use crate::resize::{self, Infeasible};
 
@@ -30,7 +30,7 @@ pub enum ResizeVerdict {
     Same,
     Allocated,
     /// There is room once these pods have ended, which is to be seen to.
-    AfterPreempting(Vec<PodUid>),
+    AfterPreempting(Room),
     /// Not now; why.
     Deferred(Rejection),
     /// Never on this node.
@@ -94,8 +94,8 @@ impl PodAdmission {
         let verdict = self.ask(&uid, pod, surroundings);
         match &verdict {
             Verdict::Admit => self.take_in(uid, pod, surroundings.settings),
-            Verdict::AdmitAfterPreempting(victims) => {
-                self.send_away(victims);
+            Verdict::AdmitAfterPreempting(room) => {
+                self.send_away(&room.victims);
                 self.waiting
                     .insert(uid, AdmittedPod::of(pod, surroundings.settings));
             }
@@ -159,9 +159,9 @@ impl PodAdmission {
         }
         match self.ask(&uid, pod, surroundings) {
             Verdict::Reject(why) => ResizeVerdict::Deferred(why),
-            Verdict::AdmitAfterPreempting(victims) => {
-                self.send_away(&victims);
-                ResizeVerdict::AfterPreempting(victims)
+            Verdict::AdmitAfterPreempting(room) => {
+                self.send_away(&room.victims);
+                ResizeVerdict::AfterPreempting(room)
             }
             Verdict::Admit => {
                 self.allocate(uid, pod, settings);

@@ -143,8 +143,8 @@ pub(super) const ROOMY: &str = "cpu=4 memory=8Gi ephemeral-storage=10Gi pods=10"
 pub(super) fn show(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Admit => "admit".into(),
-        Verdict::AdmitAfterPreempting(victims) => {
-            let victims: Vec<&str> = victims.iter().map(|v| v.as_str()).collect();
+        Verdict::AdmitAfterPreempting(room) => {
+            let victims: Vec<&str> = room.victims.iter().map(|v| v.as_str()).collect();
             format!("after {}", victims.join(" "))
         }
         Verdict::Reject(r) => format!("{}: {}", r.reason, r.message),

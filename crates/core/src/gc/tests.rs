@@ -42,6 +42,7 @@ fn pod(uid: &str, sandboxes: &[bool], containers: &[&str]) -> Arc<ObservedPod> {
             created_at: 0,
             ips: Vec::new(),
             host_network: false,
+            source: None,
         });
     Arc::new(ObservedPod {
         pod: PodRef::new(uid, "ns", uid),

@@ -190,9 +190,12 @@ fn the_patch_of_a_pod_is_for_that_pod_alone() {
         phase: Some(phase.into()),
         ..PodStatus::default()
     };
-    assert_eq!(pod_status_patch("u", &status("a"), &status("a")), None);
     assert_eq!(
-        pod_status_patch("u", &status("a"), &status("b")),
+        pod_status_patch("u", None, &status("a"), &status("a")),
+        None
+    );
+    assert_eq!(
+        pod_status_patch("u", None, &status("a"), &status("b")),
         Some(json!({"metadata": {"uid": "u"}, "status": {"phase": "b"}}))
     );
 }

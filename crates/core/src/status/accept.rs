@@ -54,14 +54,15 @@ pub fn accept(inputs: &AcceptInputs<'_>, new: PodStatus) -> Accepted {
         .or(inputs.mirror)
         .or(pod.status.as_ref())
         .unwrap_or(&empty.1);
-    if let Err(why) = check_transitions(base, &new, spec, inputs.gates) {
+    let mut status = new;
+    keep_init_ends(&mut status, base, spec, inputs.gates);
+    if let Err(why) = check_transitions(base, &status, spec, inputs.gates) {
         return Accepted {
             status: base.clone(),
             changed: false,
             refused: Some(why),
         };
     }
-    let mut status = new;
     for type_ in TIMED_CONDITIONS {
         set_transition_time(&mut status, base, type_, inputs.now);
     }
@@ -109,6 +110,31 @@ fn set_transition_time(status: &mut PodStatus, base: &PodStatus, type_: &str, no
     }
 }
 
+/// Containers may leave the terminated state in whatever way they ended.
+fn all_may_restart(spec: &PodSpec, gates: RestartGates) -> bool {
+    restart::pod_policy(spec) == "Always" || (gates.restart_all && restart::could_restart_all(spec))
+}
+
+/// An init container that ended well runs again if the sandbox was lost, and no API server takes a
+/// status that says so. What was told of it stands until it ends again; the rest of the status is
+/// not held up by it.
+fn keep_init_ends(new: &mut PodStatus, old: &PodStatus, spec: &PodSpec, gates: RestartGates) {
+    if all_may_restart(spec, gates) {
+        return;
+    }
+    for told in old.init_container_statuses.iter().flatten() {
+        let mut containers = init_containers(spec).iter();
+        let container = containers.find(|c| c.name == told.name && !is_sidecar(c));
+        let done = end_of(told.state.as_ref()).is_some_and(|end| end.exit_code == 0);
+        let stays = |c: &&Container| done && !restart::should_restart(spec, c, 0, gates).restarts();
+        let list = new.init_container_statuses.iter_mut().flatten();
+        let mut same = list.filter(|s| s.name == told.name && end_of(s.state.as_ref()).is_none());
+        if let Some(status) = container.filter(stays).and_then(|_| same.next()) {
+            *status = told.clone();
+        }
+    }
+}
+
 /// No container leaves the terminated state unless it may be restarted.
 fn check_transitions(
     old: &PodStatus,
@@ -116,9 +142,7 @@ fn check_transitions(
     spec: &PodSpec,
     gates: RestartGates,
 ) -> Result<(), String> {
-    let all_may = restart::pod_policy(spec) == "Always"
-        || (gates.restart_all && restart::could_restart_all(spec));
-    if all_may {
+    if all_may_restart(spec, gates) {
         return Ok(());
     }
     let revived = |old: &Option<Vec<ContainerStatus>>,
@@ -132,8 +156,7 @@ fn check_transitions(
             let may = container.is_some_and(|c| {
                 (init && is_sidecar(c))
                     || restart::should_restart(spec, c, end.exit_code, gates).restarts()
-                // A new sandbox is initialised anew, whatever became of the one before.
-            }) || (on_failure && (init || end.exit_code != 0));
+            }) || (on_failure && end.exit_code != 0);
             let now = new.iter().flatten().find(|n| n.name == o.name)?;
             (!may && end_of(now.state.as_ref()).is_none()).then(|| o.name.clone())
         });

@@ -144,13 +144,28 @@ struct One<'a> {
 
 impl One<'_> {
     fn status(&self) -> ContainerStatus {
-        let observed = self.cx.inputs.observed;
-        let mut status = match current_instance(observed, &self.container.name) {
+        let mut status = match self.instance() {
             Some(seen) => self.of_seen(seen),
             None => self.of_missing(),
         };
         self.explain_waiting(&mut status);
         status
+    }
+
+    /// The instance that stands for the container. One that was made after an init container was
+    /// done in its sandbox, by a call that had its effect too late, is not started any more.
+    fn instance(&self) -> Option<&ObservedContainer> {
+        let observed = self.cx.inputs.observed;
+        let current = current_instance(observed, &self.container.name)?;
+        let inits = self.kind == ContainerKind::Init && !is_sidecar(self.container);
+        let done = |c: &&ObservedContainer| {
+            c.state == ContainerState::Exited
+                && restart::exit_code(c) == 0
+                && c.sandbox_id == current.sandbox_id
+        };
+        let late = inits && current.state == ContainerState::Created;
+        let newest = observed.newest(&self.container.name);
+        Some(newest.filter(|c| late && done(c)).unwrap_or(current))
     }
 
     fn old_end(&self) -> Option<&ContainerStateTerminated> {
@@ -166,13 +181,21 @@ impl One<'_> {
         self.old.map_or(0, |o| o.restart_count)
     }
 
+    /// How often it was started anew. An instance that was only made is no restart yet: it may be removed, and
+    /// another made under its number.
+    fn restarts(&self, seen: &ObservedContainer) -> u32 {
+        let newest = self.cx.inputs.observed.newest(&self.container.name);
+        let ran = newest.filter(|_| seen.state == ContainerState::Created);
+        ran.unwrap_or(seen).memory.restart_count
+    }
+
     /// A container the runtime holds at least one instance of.
     fn of_seen(&self, seen: &ObservedContainer) -> ContainerStatus {
         let id = format!("{}://{}", self.cx.inputs.node.runtime_name, seen.id);
         let same = self
             .old
             .filter(|o| o.container_id.as_deref() == Some(id.as_str()));
-        let counted = i32::try_from(seen.memory.restart_count).unwrap_or(i32::MAX);
+        let counted = i32::try_from(self.restarts(seen)).unwrap_or(i32::MAX);
         let mut restart_count = counted.max(self.old_count());
         let state = match seen.state {
             ContainerState::Running => {
@@ -316,7 +339,7 @@ impl One<'_> {
     fn explain_waiting(&self, status: &mut ContainerStatus) {
         let inputs = self.cx.inputs;
         if self.kind == ContainerKind::Init && !is_sidecar(self.container) {
-            let seen = current_instance(inputs.observed, &self.container.name);
+            let seen = self.instance();
             let done = |c: &ObservedContainer| {
                 c.state == ContainerState::Exited && restart::exit_code(c) == 0
             };

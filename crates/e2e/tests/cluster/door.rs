@@ -1,5 +1,6 @@
 //! Pods that are bound to the node though they do not fit, and what they are told.
 
+use krablet_e2e::cluster_stage::{Joining, condition};
 use krablet_e2e::manifest::{pod, single, tool, with};
 use krablet_e2e::{Member, status};
 use serde_json::{Value, json};
@@ -122,6 +123,30 @@ pub async fn no_execute_taint(main: &Member) {
     for name in ["tolerates", "comes-again"] {
         node.end(name).await;
     }
+    node.down().await;
+}
+
+/// A node that is short of room on its disk says so and takes no pods but critical ones.
+pub async fn disk_pressure(main: &Member) {
+    let joining = Joining {
+        // No disk is that empty.
+        config: json!({"evictionHard": {"nodefs.available": "99%"}}),
+        ..Joining::default()
+    };
+    let mut node = main.prepared_beside("short-of-room", joining).await;
+    node.start().await;
+    let object = node.ready().await;
+    let pressure = condition(&object, "DiskPressure").unwrap();
+    assert_eq!(pressure.status, "True");
+    assert_eq!(
+        pressure.reason.as_deref(),
+        Some("KubeletHasDiskPressure"),
+        "{pressure:?}"
+    );
+    let mut manifest = single("no-room-left", tool("main", &["hold"]));
+    manifest["spec"]["tolerations"] = json!([{"operator": "Exists", "effect": "NoExecute"}]);
+    let message = "The node had condition: [DiskPressure]. ";
+    refused(&node, &manifest, "Evicted", message).await;
     node.down().await;
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use krablet_cri::RuntimeService;
 use krablet_cri::v1::ContainerState;
 use krablet_e2e::manifest::{pod, shell, single, tool, with};
@@ -125,6 +126,19 @@ pub async fn keys_and_whole_objects(node: &Member) {
     node.end("env-keys").await;
 }
 
+/// Less than a pod that nobody wakes is looked at again.
+const WOKEN: Duration = Duration::from_secs(30);
+
+/// Waits until the pod runs, for less than the minute after which it would be looked at without a reason.
+async fn soon_running(node: &Member, name: &str) -> Pod {
+    node.wait_long(WOKEN, name, "is woken and runs", async || {
+        let pod = node.pod(name).await?;
+        status::all_running(&pod)?;
+        Ok(pod)
+    })
+    .await
+}
+
 /// The container waits with the reason in its status and an event, and starts when the reason is gone.
 pub async fn what_is_missing_is_told_and_heals(node: &Member) {
     let env = json!([from("X", config_map_key("env-late", "key"))]);
@@ -148,7 +162,7 @@ pub async fn what_is_missing_is_told_and_heals(node: &Member) {
     let patch = json!({"data": {"key": "there"}});
     let path = format!("{CONFIG_MAPS}/env-late");
     node.plane.patch(&path, &patch).await.unwrap();
-    let pod = node.running("env-late").await;
+    let pod = soon_running(node, "env-late").await;
     assert_eq!(status::container(&pod, "main").unwrap().restart_count, 0);
     assert_eq!(told(node, "env-late", "X").await, ["X=there"]);
     node.end("env-late").await;
@@ -169,7 +183,7 @@ pub async fn a_secret_that_comes_late(node: &Member) {
     .await;
     let secret = json!({"metadata": {"name": "env-late-secret"}, "stringData": {"X": "1"}, "immutable": true});
     node.plane.create(SECRETS, &secret).await.unwrap();
-    node.running("env-late-secret").await;
+    soon_running(node, "env-late-secret").await;
     assert_eq!(told(node, "env-late-secret", "X").await, ["X=1"]);
     node.end("env-late-secret").await;
 }

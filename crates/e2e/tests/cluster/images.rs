@@ -12,6 +12,8 @@ use krablet_e2e::{Member, status};
 use krablet_testbed::{Access, BedOptions, Manners, Registry, images};
 use serde_json::{Value, json};
 
+use crate::resources;
+
 pub const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 pub const PASSWORD: &str = "open-sesame-417";
 /// What containerd says of a registry that wants a login when it has none.
@@ -110,12 +112,15 @@ pub async fn a_pull_secret_right_wrong_and_mended(node: &Member) {
     node.event(name, "Failed", &format!("Failed to pull image {image:?}: "))
         .await;
 
+    // From the second failure on it would be 20 s or more until the next try.
+    crate::pulls::failed(node, name, "401 Unauthorized", 2).await;
     let mended = secret(key, &registry, PASSWORD);
     node.plane
         .patch(&format!("{SECRETS}/{key}"), &mended)
         .await
         .unwrap();
     node.running(name).await;
+    crate::pulls::within_the_back_off(node, name, "401 Unauthorized").await;
     node.event(
         name,
         "Pulled",
@@ -262,7 +267,7 @@ fn plugin(dir: &Path, name: &str, registry: &Registry) {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn provider(name: &str, place: &str, token: Option<Value>) -> Value {
+pub fn provider(name: &str, place: &str, token: Option<Value>) -> Value {
     let mut provider = json!({
         "name": name,
         "matchImages": [place],
@@ -418,7 +423,9 @@ runtime_type = "io.containerd.runc.v2"
         "overhead": {"podFixed": {"cpu": "10m", "memory": "16Mi"}},
     });
     classy.plane.create(classes, &class).await.unwrap();
-    let spec = json!({"containers": [tool("main", &["hold"])], "runtimeClassName": "special"});
+    let limits = json!({"resources": {"limits": {"cpu": "100m", "memory": "32Mi"}}});
+    let main = with(tool("main", &["hold"]), limits);
+    let spec = json!({"containers": [main], "runtimeClassName": "special"});
     let made = classy.wait("special", "is let in", async || {
         // The API server learns of a new class a moment later.
         let mut pod = pod("special", spec.clone());
@@ -430,9 +437,12 @@ runtime_type = "io.containerd.runc.v2"
             .await;
         made.map_err(|e| format!("{e:#}"))
     });
-    let made = made.await;
-    assert_eq!(made["spec"]["overhead"]["memory"], "16Mi");
+    made.await;
     let running = classy.running("special").await;
+    // What the class costs is the pod's beside what its containers may have.
+    let cgroup = resources::cgroup(&classy, "special", "").await;
+    let held_to = (resources::quota(&cgroup), resources::memory(&cgroup));
+    assert_eq!(held_to, ("11000".to_owned(), (48 << 20).to_string()));
     let uid = status::uid(&running);
     let sandboxes = classy.stage.runtime.list_pod_sandbox(None).await.unwrap();
     let of_pod = |s: &&v1::PodSandbox| s.metadata.as_ref().is_some_and(|m| m.uid == uid);

@@ -16,6 +16,7 @@ mod hand_over;
 mod images;
 mod inside;
 mod join;
+mod log_reading;
 mod mirrors;
 mod more_security;
 mod more_volumes;
@@ -34,6 +35,7 @@ mod server;
 mod server_more;
 mod server_state;
 mod stats;
+mod terminals;
 mod volumes;
 mod workloads;
 
@@ -126,7 +128,14 @@ fn main() -> ExitCode {
             server::followed_logs,
             server::commands,
             server::ports,
+            terminals::commands_in_one,
+            terminals::attached,
+            log_reading::of_an_earlier_life,
+            log_reading::parts_of_it,
+            log_reading::a_line_is_seen_when_it_is_written,
+            log_reading::rotated_and_large,
             stats::figures,
+            stats::each_container_and_the_pod,
             stats::top,
             server_more::pages,
             server_more::checkpoints,
@@ -135,12 +144,15 @@ fn main() -> ExitCode {
             server_state::resources_of_pods,
             server_state::volumes_in_metrics,
             server_state::read_only_port,
+            server_state::run_and_running_pods,
+            server_state::configuration,
             server_state::profile,
             server_state::verbosity,
             server_more::large_copy,
             server_more::serving_certificate,
             workloads::drain,
             door::no_execute_taint,
+            door::disk_pressure,
             node::deleted_and_back,
             crashes::killed_amid_creations_and_deletions,
             hand_over::from_the_kubelet_and_back,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use krablet_e2e::cluster_stage::Joining;
 use krablet_e2e::manifest::{pod, single, tool, with};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::inside::{inside, inside_of, says, waits};
+use crate::resources;
 use crate::volumes::{at, bound_claim, config_map, looked_into, on_node, release_claim, secret};
 
 /// Runs a command of the machine and returns what it says.
@@ -29,7 +31,7 @@ struct Loop(String);
 
 impl Loop {
     fn over(file: &Path) -> Result<Self, String> {
-        fs::write(file, vec![0; 1 << 20]).map_err(|e| e.to_string())?;
+        fs::write(file, vec![0; 16 << 20]).map_err(|e| e.to_string())?;
         run("losetup", &["--find", "--show", &file.to_string_lossy()]).map(Self)
     }
 }
@@ -40,16 +42,24 @@ impl Drop for Loop {
     }
 }
 
+/// What could not be looked at here, told so that nobody takes it for seen.
+fn skipped(what: &str, why: &str) {
+    eprintln!("SKIPPED {what}: {why}");
+}
+
 pub async fn block_devices(node: &Member) {
     let name = "vol-block";
     let file = node.stage.scratch(name).join("disk");
     let device = match Loop::over(&file) {
         Ok(device) => device,
         Err(why) => {
-            eprintln!("this machine has no loop devices: {why}");
-            return;
+            return skipped(
+                "block devices, as they are and with a file system",
+                &format!("this machine has no loop devices: {why}"),
+            );
         }
     };
+    with_a_file_system(node, &device).await;
     let source = |path: &str| json!({"local": {"path": path}, "volumeMode": "Block", "nodeAffinity": on_node(node)});
     bound_claim(node, name, source(&device.0)).await;
     let claimed = |name: &str, claim: &str, container: Value| {
@@ -92,6 +102,60 @@ pub async fn block_devices(node: &Member) {
     node.event(flat, "FailedMapVolume", &why).await;
     node.end(flat).await;
     release_claim(node, flat).await;
+}
+
+/// A blank disk of the node gets a file system, once, and is mounted while a pod has it.
+async fn with_a_file_system(node: &Member, device: &Loop) {
+    let name = "vol-disk";
+    let source = json!({"local": {"path": device.0}, "nodeAffinity": on_node(node)});
+    bound_claim(node, name, source).await;
+    let claimed = |name: &str, claim: &str| {
+        let mut manifest = single(name, looked_into(json!([at("disk", "/disk")])));
+        manifest["spec"]["volumes"] =
+            json!([{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}]);
+        manifest["spec"]["securityContext"] = json!({"fsGroup": 2000});
+        manifest
+    };
+    let point = node
+        .stage
+        .krablet
+        .root_dir()
+        .join("plugins/kubernetes.io/local-volume/mounts")
+        .join(name);
+    node.run(&claimed(name, name)).await;
+    let write = "grep ' /disk ' /proc/mounts | busybox cut -d' ' -f3; stat -c %g /disk; echo kept > /disk/file";
+    says(node, name, write, "ext4\n2000").await;
+    let second = "vol-disk-too";
+    node.run(&claimed(second, name)).await;
+    says(node, second, "cat /disk/file", "kept").await;
+    node.end(name).await;
+    assert!(point.join("file").exists(), "another pod has it");
+    node.end(second).await;
+    node.wait(name, "is let go", async || match point.exists() {
+        true => Err(format!("{} is there", point.display())),
+        false => Ok(()),
+    })
+    .await;
+    // What was written is found again.
+    node.run(&claimed(name, name)).await;
+    says(node, name, "cat /disk/file", "kept").await;
+    node.end(name).await;
+    release_claim(node, name).await;
+
+    let flat = "vol-disk-flat";
+    let file = node.stage.scratch(flat).join("file");
+    fs::write(&file, "").unwrap();
+    let source = json!({"local": {"path": file}, "nodeAffinity": on_node(node)});
+    bound_claim(node, flat, source).await;
+    node.create(&claimed(flat, flat)).await;
+    let why = format!(
+        "MountVolume.NewMounter initialization failed for volume {flat:?} : only directory and block device are supported"
+    );
+    node.event(flat, "FailedMount", &why).await;
+    node.end(flat).await;
+    release_claim(node, flat).await;
+    // Blank again, for who uses it as it is.
+    run("wipefs", &["--all", &device.0]).unwrap();
 }
 
 /// A directory of the machine whose mounts others see, unmounted when dropped.
@@ -223,7 +287,11 @@ async fn read_only_all_the_way(node: &Member, volumes: &Value) {
     node.end(name).await;
 }
 
-/// How long a change takes to arrive in a running pod; told, not judged.
+/// Far below the minute that it may take elsewhere.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A change arrives in a running pod by itself. How long it takes is told, not judged, as long as it does not wait for
+/// a look at the pod that comes anyway.
 pub async fn changes_arrive_soon(node: &Member) {
     let name = "vol-soon";
     config_map(node, name, json!({"v": "0"})).await;
@@ -259,7 +327,17 @@ pub async fn changes_arrive_soon(node: &Member) {
     for (volume, path, patch) in objects {
         let begun = Instant::now();
         node.plane.patch(&path, &patch).await.unwrap();
-        says(node, name, &format!("cat /{volume}/v"), "1").await;
+        let script = format!("cat /{volume}/v");
+        node.wait_long(
+            SOON,
+            name,
+            &format!("{path} arrives"),
+            async || match inside(node, name, &script).await? {
+                seen if seen == "1" => Ok(()),
+                seen => Err(seen),
+            },
+        )
+        .await;
         println!("{name}: {path} arrived after {:?}", begun.elapsed());
     }
     node.end(name).await;
@@ -296,8 +374,7 @@ impl Drop for HugePages {
 
 pub async fn huge_pages(main: &Member) {
     let Some(pages) = HugePages::reserved() else {
-        eprintln!("this machine gives no huge pages");
-        return;
+        return skipped("huge pages", "this machine gives none");
     };
     let node = main.beside("huge").await;
     let name = "vol-huge";
@@ -319,6 +396,14 @@ pub async fn huge_pages(main: &Member) {
         seen.contains("hugetlbfs") && seen.contains("pagesize=2M"),
         "{seen}"
     );
+    let cgroup = resources::cgroup(&node, name, "").await;
+    let file = ["hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.max"];
+    match resources::read(&cgroup, "hugetlb", file[0], file[1]) {
+        none if none.contains("No such file") => {
+            skipped("the limit of huge pages", "no cgroup controller hugetlb");
+        }
+        limit => assert_eq!(limit, (4 << 20).to_string()),
+    }
     node.end(name).await;
     // The size of the pages is not one of those that the container asks for.
     let wrong = "vol-huge-wrong";

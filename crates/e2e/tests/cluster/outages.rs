@@ -49,9 +49,29 @@ async fn comes_and_goes(node: &Member, name: &str) {
     .await;
 }
 
+/// A manifest is mended while the agent is down. The API server may be what is to be mended, so nobody waits for it.
+async fn is_mended(node: &mut Member, name: &str) {
+    let full = format!("{name}-{}", node.name);
+    let before = status::uid(&own_view(node, &full).await.unwrap());
+    node.stage.krablet.kill9().await.unwrap();
+    let mended = single(name, shell("main", "exec /tool hold"));
+    node.stage.apply(name, &mended);
+    node.stage.start().await;
+    node.wait(name, "runs as mended without an API server", async || {
+        let pod = own_view(node, &full).await?;
+        status::all_running(&pod)?;
+        match status::uid(&pod) == before {
+            true => Err("it is still the old one".to_owned()),
+            false => Ok(()),
+        }
+    })
+    .await;
+    assert_eq!(node.alive(&before).await, Vec::<String>::new());
+}
+
 /// Static pods come and go, containers end and are restarted; all of it is caught up with.
 pub async fn api_server_is_away_under_churn() {
-    let node = Member::founding(ControlPlaneOptions::default(), "cut-off").await;
+    let mut node = Member::founding(ControlPlaneOptions::default(), "cut-off").await;
     let template = template(&node.name, "calm", tool("main", &["hold"]));
     let deployment = json!({
         "apiVersion": "apps/v1",
@@ -110,6 +130,7 @@ pub async fn api_server_is_away_under_churn() {
         }
     })
     .await;
+    is_mended(&mut node, &last).await;
     node.plane.start_apiserver().await.unwrap();
 
     let ended = node.phase("ends-meanwhile", "Failed").await;

@@ -8,7 +8,15 @@ pub async fn events_are_seen_with_kubectl(node: &Member) {
     let name = "told-events";
     let running = node.run(&single(name, tool("main", &["hold"]))).await;
     let found = status::status(&running).unwrap();
-    assert!(found.pod_ip.is_some() && found.start_time.is_some() && found.host_ip.is_some());
+    assert!(found.pod_ip.is_some() && found.start_time.is_some());
+    let object = node.ready().await;
+    let addresses = object.status.unwrap().addresses.unwrap_or_default();
+    let internal = addresses.iter().filter(|a| a.type_ == "InternalIP");
+    let internal: Vec<String> = internal.map(|a| a.address.clone()).collect();
+    let hosts = found.host_ips.iter().flatten();
+    let hosts: Vec<String> = hosts.map(|ip| ip.ip.clone()).collect();
+    assert_eq!(found.host_ip.as_ref(), internal.first());
+    assert_eq!(hosts, internal);
     assert_eq!(found.qos_class.as_deref(), Some("BestEffort"));
     for kind in [
         "PodReadyToStartContainers",

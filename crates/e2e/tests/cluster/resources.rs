@@ -17,7 +17,7 @@ fn unified() -> bool {
 }
 
 /// A file of a cgroup, by what it is called in either version.
-fn read(cgroup: &str, controller: &str, v1: &str, v2: &str) -> String {
+pub fn read(cgroup: &str, controller: &str, v1: &str, v2: &str) -> String {
     let (dir, file) = match unified() {
         true => (PathBuf::from(MOUNT), v2),
         false => (Path::new(MOUNT).join(controller), v1),
@@ -43,14 +43,14 @@ fn weight(shares: u64) -> String {
 }
 
 /// Microseconds in a tenth of a second, or -1.
-fn quota(cgroup: &str) -> String {
+pub fn quota(cgroup: &str) -> String {
     let text = read(cgroup, "cpu", "cpu.cfs_quota_us", "cpu.max");
     let first = text.split(' ').next().unwrap_or_default();
     first.replace("max", "-1")
 }
 
 /// Bytes, or `max`.
-fn memory(cgroup: &str) -> String {
+pub fn memory(cgroup: &str) -> String {
     let text = read(cgroup, "memory", "memory.limit_in_bytes", "memory.max");
     match text.parse::<u64>() {
         Ok(bytes) if bytes > 1 << 60 => "max".to_owned(),
@@ -68,7 +68,7 @@ fn asking(name: &str, requests: Value, limits: Value) -> Value {
 }
 
 /// The cgroup of a pod of that class.
-async fn cgroup(node: &Member, pod: &str, class: &str) -> String {
+pub async fn cgroup(node: &Member, pod: &str, class: &str) -> String {
     let uid = status::uid(&node.pod(pod).await.unwrap());
     format!("{}{class}/pod{uid}", root(node))
 }
@@ -176,13 +176,13 @@ pub async fn pods_and_classes_are_held_to_their_limits(node: &Member) {
     assert_eq!(shown(&open), expected(102, "-1", "max", "77"));
     assert_eq!(shares(&burstable), weight(204));
 
-    let mut whole = single("whole", tool("main", &["hold"]));
+    let mut whole = single("as-a-whole", tool("main", &["hold"]));
     whole["spec"]["resources"] = json!({
         "requests": {"cpu": "300m", "memory": "64Mi"},
         "limits": {"cpu": "400m", "memory": "128Mi"},
     });
     node.run(&whole).await;
-    let whole = cgroup(&node, "whole", "/burstable").await;
+    let whole = cgroup(&node, "as-a-whole", "/burstable").await;
     assert_eq!(shown(&whole), expected(307, "40000", "134217728", "77"));
     assert_eq!(shares(&burstable), weight(512));
 
@@ -226,7 +226,7 @@ async fn classes_follow(node: &Member, burstable: &str) {
         (now == weight(409)).then_some(()).ok_or(now)
     })
     .await;
-    node.end("whole").await;
+    node.end("as-a-whole").await;
     node.wait("node", "the class weighs what is left", async || {
         let now = shares(burstable);
         (now == weight(102)).then_some(()).ok_or(now)

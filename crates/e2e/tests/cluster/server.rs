@@ -1,5 +1,6 @@
 //! What kubectl asks of a node: logs, commands, terminals, ports.
 
+use std::ffi::OsStr;
 use std::process::Stdio;
 
 use krablet_e2e::manifest::{self, shell, single, tool};
@@ -9,20 +10,30 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-/// kubectl in the background, ended with the test.
-pub fn spawn_kubectl(node: &Member, arguments: &[&str], stdin: Stdio) -> Child {
+/// kubectl as an administrator runs it: by itself, or started by the program in `by`. Ended with the test.
+pub fn kubectl_command(node: &Member, by: &[&str], arguments: &[&str]) -> Command {
     let plane = &node.plane;
-    Command::new(plane.bins().path("kubectl").unwrap())
+    let kubectl = plane.bins().path("kubectl").unwrap();
+    let mut words = by.iter().map(OsStr::new).chain([kubectl.as_os_str()]);
+    let mut command = Command::new(words.next().unwrap());
+    command
+        .args(words)
         .arg("--kubeconfig")
         .arg(plane.admin_kubeconfig())
         .args(arguments)
         .env("HOME", plane.dir().join("home"))
         .env("KRABLET_BED", plane.dir())
         .env_remove("KUBECONFIG")
+        .kill_on_drop(true);
+    command
+}
+
+/// kubectl in the background, ended with the test.
+pub fn spawn_kubectl(node: &Member, arguments: &[&str], stdin: Stdio) -> Child {
+    kubectl_command(node, &[], arguments)
         .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
-        .kill_on_drop(true)
         .spawn()
         .unwrap()
 }

@@ -1,13 +1,14 @@
 //! More that is asked of a node: its own logs, pages about the agent, checkpoints, streams over WebSocket, large copies, and
 //! the certificate it shows.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use krablet_e2e::Member;
 use krablet_e2e::cluster_stage::Joining;
 use krablet_e2e::manifest::{shell, single, tool};
+use krablet_e2e::{Member, status};
 use krablet_net::trust::AnyCertificate;
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
@@ -59,33 +60,48 @@ pub async fn pages(node: &Member) {
     assert!(heap.contains("VmRSS:"), "{heap}");
 }
 
-/// The runtime here has no tool to write a process to a file, and says so.
+/// The runtime here lacks the tool that writes a process to a file (criu), and its own words for that come back in the
+/// kubelet's.
 pub async fn checkpoints(node: &Member) {
-    node.run(&single("frozen", shell("main", "exec tail -f /dev/null")))
+    let pod = node
+        .run(&single("frozen", shell("main", "exec tail -f /dev/null")))
         .await;
-    let admin = node.plane.admin_kubeconfig();
-    let ask = async |path: &str| {
-        let path = proxy(node, path);
-        let ask = ["create", "--raw", &path, "-f", "-"];
-        let said = node.plane.kubectl_as(&admin, &ask, Some("{}")).await;
-        said.map_err(|e| format!("{e:#}"))
-    };
-    let missing = ask("/checkpoint/default/nobody/main").await.unwrap_err();
-    assert!(
-        missing.contains("not find") || missing.contains("NotFound"),
-        "{missing}"
+    let id = status::id(status::container(&pod, "main").unwrap());
+    let why = format!(
+        "checkpointing of default/frozen/main failed (rpc error: code = Unknown desc = \
+         failed to checkpoint container \"{id}\": criu binary not found in shim path or system PATH)"
     );
-    match ask("/checkpoint/default/frozen/main").await {
-        Ok(answer) => {
-            let answer: Value = serde_json::from_str(&answer).unwrap();
-            let file = answer["items"][0].as_str().unwrap();
-            assert!(file.contains("checkpoint-frozen_default-main-"), "{file}");
-        }
-        Err(why) => {
-            let expected = "checkpointing of default/frozen/main failed";
-            assert!(why.contains(expected), "{why}");
-        }
+    for (asked, code, text) in [
+        ("nobody/main", 404, "pod does not exist"),
+        ("frozen/other", 404, "container other does not exist"),
+        (
+            "frozen/main?timeout=soon",
+            404,
+            "cannot parse value of timeout parameter",
+        ),
+        ("frozen/main", 500, &why),
+        ("frozen/main?timeout=20", 500, &why),
+    ] {
+        let answer = ask(node, "POST", &format!("/checkpoint/default/{asked}")).await;
+        assert_eq!(answer, (code, text.to_owned()), "{asked}");
     }
+    let admin = node.plane.admin_kubeconfig();
+    let path = proxy(node, "/checkpoint/default/frozen/main");
+    let post = ["create", "--raw", &path, "-f", "-"];
+    let said = node.plane.kubectl_as(&admin, &post, Some("{}")).await;
+    let said = said.unwrap_err().to_string();
+    let expected = format!(
+        "Error from server (InternalError): an error on the server ({why:?}) has prevented the request from succeeding"
+    );
+    assert!(said.contains(&expected), "{said}");
+    // The place for such files is there for root alone, and nothing is left in it.
+    let directory = node.stage.krablet.root_dir().join("checkpoints");
+    let mode = std::fs::metadata(&directory).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    let after = node.pod("frozen").await.unwrap();
+    assert_eq!(status::id(status::container(&after, "main").unwrap()), id);
+    status::all_running(&after).unwrap();
     node.end("frozen").await;
 }
 
@@ -154,7 +170,11 @@ pub async fn serving_certificate(main: &Member) {
 
 /// The certificate on disk is the one of the cluster, for this node's name and address.
 async fn names_the_node(current: &Path, node: &Member) {
-    let text = std::fs::read(current).unwrap();
+    // It is shown before it is written down.
+    let text = node.wait("certificate", "is written down", async || {
+        std::fs::read(current).map_err(|e| e.to_string())
+    });
+    let text = text.await;
     let mut blocks = Pem::iter_from_buffer(&text).map(Result::unwrap);
     let leaf = blocks.find(|block| block.label == "CERTIFICATE").unwrap();
     let leaf = leaf.parse_x509().unwrap();
@@ -269,6 +289,21 @@ pub async fn address(node: &Member) -> (String, u16) {
     let host = addresses.find(|a| a.type_ == "InternalIP").unwrap().address;
     let endpoint = status.daemon_endpoints.unwrap().kubelet_endpoint.unwrap();
     (host, u16::try_from(endpoint.port).unwrap())
+}
+
+/// What the node's own port answers, as the API server is answered: the code and the text.
+pub async fn ask(node: &Member, method: &str, path: &str) -> (u16, String) {
+    let mut stream = connect(node).await;
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: node\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, text.to_owned())
 }
 
 /// To the node's own port, as the API server comes.

@@ -4,9 +4,9 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use krablet_e2e::Member;
 use krablet_e2e::cluster_stage::Joining;
 use krablet_e2e::manifest::{self, shell, single, with};
+use krablet_e2e::{Member, status};
 use krablet_metrics::exposition;
 use krablet_podresources::v1::pod_resources_lister_client::PodResourcesListerClient;
 use krablet_podresources::v1::{
@@ -14,13 +14,14 @@ use krablet_podresources::v1::{
     ListPodResourcesRequest, PodResources,
 };
 use krablet_profile::proto::Profile;
+use krablet_testbed::images;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::server::spawn_kubectl;
-use crate::server_more::address;
+use crate::server_more::{address, ask};
 use crate::volumes::{bound_claim, on_node, release_claim};
 
 const WAITING: &str = "echo here; exec tail -f /dev/null";
@@ -197,6 +198,139 @@ pub async fn read_only_port(node: &Member) {
     for path in ["/configz", "/flagz", "/debug/flags/v", "/"] {
         assert_eq!(get(path).await.0, 404, "{path}");
     }
+}
+
+/// A command without streams, and what runs as the runtime tells it.
+pub async fn run_and_running_pods(node: &Member) {
+    let name = "state-run";
+    let made = node.run(&single(name, shell("main", WAITING))).await;
+    let uid = status::uid(&made);
+    let at = |command: &str| format!("/run/default/{name}/main?cmd={command}");
+    // Through the API server, and with the UID as a client of the node may give it.
+    let path = proxy(node, &at("cat%20/etc/image"));
+    let admin = node.plane.admin_kubeconfig();
+    let post = ["create", "--raw", &path, "-f", "-"];
+    let said = node.plane.kubectl_as(&admin, &post, Some("{}")).await;
+    assert_eq!(said.unwrap().trim_end(), images::TOOL);
+    let with_uid = format!("/run/default/{name}/{uid}/main?cmd=cat%20/etc/image");
+    let said = ask(node, "POST", &with_uid).await;
+    assert_eq!(said, (200, format!("{}\n", images::TOOL)));
+
+    let (code, why) = ask(node, "POST", &at("ls%20/nowhere")).await;
+    assert_eq!(code, 500, "{why}");
+    assert!(
+        why.contains(
+            "command 'ls /nowhere' exited with 1: ls: /nowhere: No such file or directory"
+        ),
+        "{why}"
+    );
+    let nobody = ask(node, "POST", "/run/default/nobody/main?cmd=true").await;
+    assert_eq!(nobody, (404, "pod does not exist".to_owned()));
+    let other = format!("/run/default/{name}/other?cmd=true");
+    let why = (500, r#"container not found ("other")"#.to_owned());
+    assert_eq!(ask(node, "POST", &other).await, why);
+    let (code, why) = ask(node, "GET", &at("true")).await;
+    assert_eq!(code, 405, "{why}");
+
+    let running = async || {
+        let (code, text) = ask(node, "GET", "/runningpods/").await;
+        assert_eq!(code, 200, "{text}");
+        let mut all: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(all["kind"], "PodList");
+        let all = all["items"].take();
+        let mut all = all.as_array().unwrap().iter();
+        all.find(|pod| pod["metadata"]["uid"] == *uid).cloned()
+    };
+    let told = running().await.unwrap();
+    assert_eq!(told["metadata"]["name"], name);
+    assert_eq!(told["metadata"]["namespace"], "default");
+    let containers = told["spec"]["containers"].as_array().unwrap();
+    assert_eq!(containers.len(), 1, "{told}");
+    assert_eq!(containers[0]["name"], "main");
+    assert!(
+        containers[0]["image"]
+            .as_str()
+            .is_some_and(|image| !image.is_empty())
+    );
+    let through = raw(node, "/runningpods/").await.unwrap();
+    assert!(through.contains(&uid), "{through}");
+    node.end(name).await;
+    node.wait(
+        name,
+        "is among those that run no more",
+        async || match running().await {
+            None => Ok(()),
+            Some(pod) => Err(pod.to_string()),
+        },
+    )
+    .await;
+}
+
+/// Every field of `wanted` is in `told`, with the same value.
+fn assert_within(told: &Value, wanted: &Value, place: &str) {
+    match wanted {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                assert_within(&told[name], value, &format!("{place}.{name}"));
+            }
+        }
+        value => assert_eq!(told, value, "{place}"),
+    }
+}
+
+/// `/configz`: what the file says, what flags say over it, and what is so if nobody says anything.
+pub async fn configuration(main: &Member) {
+    let joining = Joining {
+        config: json!({
+            "maxPods": 16,
+            "podPidsLimit": 1234,
+            "containerLogMaxSize": "3Mi",
+            "evictionHard": {"memory.available": "123Mi"},
+            "systemReserved": {"memory": "64Mi"},
+            "nodeStatusUpdateFrequency": "7s",
+            "streamingConnectionIdleTimeout": "90s",
+        }),
+        args: vec!["--max-pods=17".to_owned(), "--registry-qps=9".to_owned()],
+        ..Joining::default()
+    };
+    let mut node = main.prepared_beside("configured", joining).await;
+    node.start().await;
+    let told = raw(&node, "/configz").await.unwrap();
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let told = &told["kubeletconfig"];
+    let written = std::fs::read(node.dir().join("config.yaml")).unwrap();
+    let mut written: Value = serde_json::from_slice(&written).unwrap();
+    for (field, value) in [
+        ("maxPods", json!(17)),
+        ("streamingConnectionIdleTimeout", json!("1m30s")),
+    ] {
+        assert_ne!(written[field], value);
+        written[field] = value;
+    }
+    for field in ["kind", "apiVersion"] {
+        written.as_object_mut().unwrap().remove(field);
+    }
+    assert_within(told, &written, "of the file");
+    let defaults = json!({
+        "registryPullQPS": 9,
+        "logging": {"verbosity": 4, "format": "text"},
+        "enableServer": true,
+        "syncFrequency": "1m0s",
+        "fileCheckFrequency": "20s",
+        "containerLogMaxFiles": 5,
+        "imageGCLowThresholdPercent": 80,
+        "hairpinMode": "promiscuous-bridge",
+        "cpuManagerPolicy": "none",
+        "serializeImagePulls": true,
+        "nodeLeaseDurationSeconds": 40,
+        "makeIPTablesUtilChains": true,
+        "maxOpenFiles": 1_000_000,
+    });
+    assert_within(told, &defaults, "by default");
+    let capacity = node.node().await.unwrap().status.unwrap().capacity.unwrap();
+    assert_eq!(capacity["pods"].0, "17");
+    node.kubectl(&["delete", "node", &node.name]).await;
+    node.down().await;
 }
 
 /// Where the agent spends its time while it is asked for much.

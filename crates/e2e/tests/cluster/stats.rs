@@ -76,25 +76,58 @@ fn keyed(text: &str, key: &str) -> u64 {
     found.unwrap().1.trim().parse().unwrap()
 }
 
-/// Usage and working set in bytes, read by other means than the agent's.
-fn memory(id: &str) -> (u64, u64) {
-    let dir = cgroup("memory", id);
-    let stat = read(&dir.join("memory.stat"));
-    let (usage, inactive) = match dir.join("memory.current").exists() {
-        true => ("memory.current", "inactive_file"),
-        false => ("memory.usage_in_bytes", "total_inactive_file"),
-    };
-    let usage: u64 = read(&dir.join(usage)).trim().parse().unwrap();
-    (usage, usage - keyed(&stat, inactive))
+/// The cgroup of a container, or of the pod around it, where its memory and its CPU time are counted.
+struct Counted {
+    memory: PathBuf,
+    cpu: PathBuf,
 }
 
-/// Nanoseconds of CPU.
-fn cpu(id: &str) -> u64 {
-    let dir = cgroup("cpuacct", id);
-    match dir.join("cpuacct.usage").exists() {
-        true => read(&dir.join("cpuacct.usage")).trim().parse().unwrap(),
-        false => keyed(&read(&dir.join("cpu.stat")), "usage_usec") * 1000,
+impl Counted {
+    fn of(id: &str) -> Self {
+        Self {
+            memory: cgroup("memory", id),
+            cpu: cgroup("cpuacct", id),
+        }
     }
+
+    fn around(&self) -> Self {
+        let parent = |dir: &Path| dir.parent().unwrap().to_owned();
+        Self {
+            memory: parent(&self.memory),
+            cpu: parent(&self.cpu),
+        }
+    }
+
+    fn read(&self) -> Reading {
+        let stat = read(&self.memory.join("memory.stat"));
+        let v2 = self.memory.join("memory.current").exists();
+        let (usage, inactive, resident) = match v2 {
+            true => ("memory.current", "inactive_file", "anon"),
+            false => ("memory.usage_in_bytes", "total_inactive_file", "total_rss"),
+        };
+        let usage: u64 = read(&self.memory.join(usage)).trim().parse().unwrap();
+        let cpu = match v2 {
+            true => keyed(&read(&self.cpu.join("cpu.stat")), "usage_usec") * 1000,
+            false => read(&self.cpu.join("cpuacct.usage"))
+                .trim()
+                .parse()
+                .unwrap(),
+        };
+        Reading {
+            usage,
+            working_set: usage - keyed(&stat, inactive),
+            resident: keyed(&stat, resident),
+            cpu,
+        }
+    }
+}
+
+/// Bytes and nanoseconds, read by other means than the agent's.
+struct Reading {
+    usage: u64,
+    working_set: u64,
+    resident: u64,
+    cpu: u64,
 }
 
 fn pod(name: &str) -> Value {
@@ -134,12 +167,15 @@ pub async fn figures(node: &Member) {
         .iter()
         .find(|c| c.metadata.as_ref().is_some_and(|m| m.name == "main"));
     let id = &main.unwrap().id;
+    let counted = Counted::of(id);
     traffic(&made.status.as_ref().unwrap().pod_ip.clone().unwrap()).await;
 
     node.wait("figures", "memory is told as it is", async || {
         let told = summary(node).await?;
         let container = named(&named(&told["pods"], "figures")?["containers"], "main")?;
-        let (usage, working_set) = memory(id);
+        let Reading {
+            usage, working_set, ..
+        } = counted.read();
         close(number(&container["memory"], "usageBytes")?, usage, "usage")?;
         let told = number(&container["memory"], "workingSetBytes")?;
         close(told, working_set, "working set")?;
@@ -149,10 +185,10 @@ pub async fn figures(node: &Member) {
         Ok(())
     })
     .await;
-    let before = cpu(id);
+    let before = counted.read().cpu;
     node.wait("figures", "CPU time is told as it is", async || {
         let told = summary(node).await?;
-        let after = cpu(id);
+        let after = counted.read().cpu;
         let container = named(&named(&told["pods"], "figures")?["containers"], "main")?;
         let told = number(&container["cpu"], "usageCoreNanoSeconds")?;
         number(&container["cpu"], "usageNanoCores")?;
@@ -177,6 +213,110 @@ pub async fn figures(node: &Member) {
 
     pages(node, id).await;
     node.end("figures").await;
+}
+
+/// What is told of a container or a pod is what its cgroup says, within two per cent.
+fn check_figures(told: &Value, counted: &Counted, who: &str) -> Result<(), String> {
+    let Reading {
+        usage,
+        working_set,
+        resident,
+        cpu,
+    } = counted.read();
+    for (part, field, read) in [
+        ("memory", "usageBytes", usage),
+        ("memory", "workingSetBytes", working_set),
+        ("memory", "rssBytes", resident),
+        ("cpu", "usageCoreNanoSeconds", cpu),
+    ] {
+        let told = number(&told[part], field)?;
+        close(told, read, &format!("{field} of {who}"))?;
+    }
+    Ok(())
+}
+
+/// All containers of a pod, and the pod with all it has: in the summary and for scrapers.
+pub async fn each_container_and_the_pod(node: &Member) {
+    let name = "counted";
+    // One that holds much, one that has worked much and rests, one that does next to nothing.
+    let work =
+        "n=0; while [ $n -lt 1000000 ]; do n=$((n+1)); done; echo done; exec tail -f /dev/null";
+    let spec = json!({"containers": [
+        tool("holds", &["eat-memory", "64"]),
+        shell("works", work),
+        tool("rests", &["hold"]),
+    ]});
+    let made = node.run(&manifest::pod(name, spec)).await;
+    node.wait(name, "has worked", async || {
+        let said = node.plane.kubectl(&["logs", name, "-c", "works"]).await;
+        match said.map_err(|e| format!("{e:#}"))? {
+            said if said == "done\n" => Ok(()),
+            said => Err(said),
+        }
+    })
+    .await;
+    let counted = ["holds", "works", "rests"].map(|container| {
+        let id = status::id(status::container(&made, container).unwrap());
+        (container, Counted::of(&id))
+    });
+    let around = counted[0].1.around();
+    node.wait(name, "is told in the summary as it is", async || {
+        let told = summary(node).await?;
+        let told = named(&told["pods"], name)?;
+        for (container, counted) in &counted {
+            let told = named(&told["containers"], container)?;
+            check_figures(told, counted, container)?;
+        }
+        check_figures(told, &around, "the pod")
+    })
+    .await;
+    let all = around.read();
+    assert!(all.working_set > 64 * MIB, "{}", all.working_set);
+    let [holds, works, _] = &counted;
+    assert!(holds.1.read().resident > 64 * MIB);
+    assert!(works.1.read().cpu * 2 > all.cpu, "{}", all.cpu);
+
+    for (path, pod_has_series) in [("/metrics/resource", true), ("/metrics/cadvisor", false)] {
+        node.wait(name, &format!("is told on {path} as it is"), async || {
+            let page = page(node, path).await;
+            let of_pod = [("namespace", "default"), ("pod", name)];
+            let check = |series: [&str; 2], labels: &[(&str, &str)], counted: &Counted| {
+                let read = counted.read();
+                let who = format!("{labels:?}");
+                let told = sample(&page, series[0], labels).value;
+                close(told as u64, read.working_set, &who)?;
+                let told = sample(&page, series[1], labels).value;
+                close((told * 1e9) as u64, read.cpu, &who)
+            };
+            for (container, counted) in &counted {
+                let labels = [of_pod[0], of_pod[1], ("container", container)];
+                let series = [
+                    "container_memory_working_set_bytes",
+                    "container_cpu_usage_seconds_total",
+                ];
+                check(series, &labels, counted)?;
+            }
+            let series = match pod_has_series {
+                true => [
+                    "pod_memory_working_set_bytes",
+                    "pod_cpu_usage_seconds_total",
+                ],
+                false => [
+                    "container_memory_working_set_bytes",
+                    "container_cpu_usage_seconds_total",
+                ],
+            };
+            let whole = [of_pod[0], of_pod[1], ("container", "")];
+            let labels = if pod_has_series {
+                &whole[..2]
+            } else {
+                &whole[..]
+            };
+            check(series, labels, &around)
+        })
+        .await;
+    }
+    node.end(name).await;
 }
 
 /// Something for the pod's interface to count.

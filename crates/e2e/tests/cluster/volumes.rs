@@ -437,7 +437,8 @@ pub async fn claims(node: &Member) {
     let kept = std::fs::read_to_string(node.stage.scratch(local).join("new")).unwrap();
     assert_eq!(kept, "new\n");
 
-    // A claim that is not bound, and one whose volume is elsewhere.
+    of_other_nodes(node).await;
+    // A claim that is not bound.
     let unbound = json!({"metadata": {"name": "vol-unbound"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "storageClassName": "", "volumeName": "vol-nowhere", "resources": {"requests": {"storage": "1Mi"}}}});
     node.plane.create(CLAIMS, &unbound).await.unwrap();
@@ -459,6 +460,42 @@ pub async fn claims(node: &Member) {
         .delete(&format!("{CLAIMS}/vol-unbound"))
         .await
         .unwrap();
+}
+
+/// Claims whose volumes are elsewhere, as file systems and as devices.
+async fn of_other_nodes(node: &Member) {
+    let term = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["elsewhere"]});
+    let away = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}});
+    let as_device = json!({"volumeDevices": [{"name": "v", "devicePath": "/dev/v"}]});
+    for (name, mode, container, reason, step) in [
+        (
+            "vol-away",
+            "Filesystem",
+            looked_into(json!([at("v", "/v")])),
+            "FailedMount",
+            "MountVolume",
+        ),
+        (
+            "vol-away-disk",
+            "Block",
+            with(shell("main", "exec sleep 10000"), as_device),
+            "FailedMapVolume",
+            "MapVolume",
+        ),
+    ] {
+        let source = json!({"local": {"path": "/etc"}, "nodeAffinity": away, "volumeMode": mode});
+        bound_claim(node, name, source).await;
+        let mut manifest = single(name, container);
+        manifest["spec"]["volumes"] =
+            json!([{"name": "v", "persistentVolumeClaim": {"claimName": name}}]);
+        node.create(&manifest).await;
+        let why = format!(
+            "{step}.NodeAffinity check failed for volume {name:?} : no matching NodeSelectorTerms"
+        );
+        node.event(name, reason, &why).await;
+        node.end(name).await;
+        release_claim(node, name).await;
+    }
 }
 
 /// The token, the authority and the namespace that every pod gets if it does not refuse them.

@@ -40,7 +40,7 @@ fn uid_of(manifest: &Value, stage: &Stage, name: &str) -> String {
     let origin = krablet_manifest::Origin {
         place: krablet_manifest::Place::File(path.display().to_string()),
         node_name: NODE.to_owned(),
-        local_objects: false,
+        references: krablet_manifest::References::None,
     };
     let decoded = krablet_manifest::decode(manifest.to_string().as_bytes(), &origin).unwrap();
     status::uid(&decoded.pods[0])

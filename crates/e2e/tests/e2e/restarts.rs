@@ -245,14 +245,31 @@ pub async fn active_deadline_ends_the_pod(stage: &Stage) {
     stage.end(name).await;
 }
 
+/// It is told to end first, and lives on for as long as it may: it can still count after that.
 pub async fn stubborn_container_is_killed_at_the_end_of_its_grace(stage: &Stage) {
-    let name = "stubborn";
+    let (name, scratch) = ("stubborn", stage.scratch("stubborn"));
+    let count = "trap 'echo told >> /scratch/log' TERM; echo up > /scratch/log; \
+                 while true; do sleep 0.1; echo alive >> /scratch/log; done";
     let spec = json!({
-        "terminationGracePeriodSeconds": 1,
-        "containers": [tool("main", &["ignore-term"])],
+        "terminationGracePeriodSeconds": 2,
+        "volumes": [scratch_volume(&scratch)],
+        "containers": [scratched(shell("main", count))],
     });
     stage.run(name, &pod(name, spec)).await;
+    let log = || std::fs::read_to_string(scratch.join("log")).unwrap_or_default();
+    // Who is told before the trap is set hears nothing.
+    stage
+        .wait(name, "is ready to be told", async || {
+            log().contains("up").then_some(()).ok_or_else(log)
+        })
+        .await;
     stage.end(name).await;
+    let log = log();
+    let (_, after) = log.split_once("told\n").expect("SIGTERM comes first");
+    assert!(
+        after.lines().count() >= 3,
+        "killed before its grace was over: {after:?}"
+    );
 }
 
 pub async fn termination_messages(stage: &Stage) {

@@ -120,7 +120,9 @@ fn client(
         burst: u32::try_from(node.kube_api_burst).unwrap_or_default(),
     };
     let server = Server::of(kubeconfig)?;
-    let config = HttpApiConfig::new(server, credentials, ground.clock.clone()).rate(rate);
+    let config = HttpApiConfig::new(server, credentials, ground.clock.clone())
+        .rate(rate)
+        .metrics(ground.calls_out.clone());
     Ok(HttpApi::new(config))
 }
 

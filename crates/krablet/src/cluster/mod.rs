@@ -5,22 +5,26 @@ mod identity;
 mod memory;
 mod node;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use krablet_agent::{AgentHandle, Cluster, DoorDeps, node_view};
 use krablet_config::{Gate, Loaded};
-use krablet_core::admission::{AdmissionSettings, KernelVersion, NodeView, SysctlAllowlist};
+use krablet_core::admission::{
+    AdmissionSettings, KernelVersion, NodeConditions, NodeView, SysctlAllowlist,
+};
 use krablet_core::resize::ResizeSettings;
 use krablet_cri::{ImageClient, RuntimeClient, RuntimeService};
 use krablet_events::Recorder;
 use krablet_events::sink::SinkConfig;
 use krablet_identity::rotation::IdentityHandle;
 use krablet_kube::Kube;
-use krablet_linux::{Files, HostFacts, MachineFacts, WallClock};
+use krablet_linux::{Files, HostFacts, HostIps, MachineFacts, WallClock};
+use krablet_metrics::RestMetrics;
 use krablet_node::{
     HealthBoard, LeaseConfig, LeaseDeps, LeaseTask, NodeConfig, NodeDeps, NodeHandle, NodeInputs,
-    NodeTask, ObserverHealth, RuntimeWatch, RuntimeWatchConfig,
+    NodeTask, ObserverHealth, OwnIps, Pressures, RuntimeWatch, RuntimeWatchConfig, node_ips,
 };
 use krablet_objects::Referents;
 use krablet_pod::api::Node;
@@ -30,22 +34,32 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 use crate::parts::Parts;
-use crate::referents;
+use crate::view::ClusterCounts;
+use crate::{pressure, referents};
 
 use adapters::{HeldImages, RuntimeReports};
+pub use node::config as node_config;
 
 /// What the node is built from, in a cluster or on its own.
 pub struct Ground<'a> {
     pub loaded: &'a Loaded,
     pub name: &'a str,
-    pub host_ips: &'a [std::net::IpAddr],
     pub root: &'a RootDir,
     pub files: Arc<dyn Files>,
     pub clock: Arc<dyn WallClock>,
     pub recorder: Recorder,
     pub runtime: RuntimeClient,
     pub images: ImageClient,
+    /// Where calls to the API server are counted.
+    pub calls_out: RestMetrics,
     pub seed: u64,
+}
+
+/// What is known of the machine once the runtime answers.
+pub struct Known {
+    /// Its own addresses.
+    pub ips: Vec<IpAddr>,
+    pub pressures: watch::Receiver<Pressures>,
 }
 
 /// The node's ties to its cluster, not yet running.
@@ -57,8 +71,12 @@ pub struct Ties {
     identity: identity::Keeper,
     /// What is counted of the node's certificate, if it has one of its own.
     pub certificate: Option<IdentityHandle>,
+    pub counts: ClusterCounts,
     /// What pods refer to.
     pub referents: Referents,
+    /// What pods are told as their host's addresses.
+    pub host_ips: HostIps,
+    volumes_in_use: watch::Sender<Option<Vec<String>>>,
     pod_network: PodNetwork,
     clock: Arc<dyn WallClock>,
 }
@@ -95,16 +113,37 @@ pub fn is_wanted(loaded: &Loaded) -> bool {
     !loaded.flags.kubeconfig.is_empty() || !loaded.flags.bootstrap_kubeconfig.is_empty()
 }
 
+/// The addresses this machine has now, by the rules the Node object is made by.
+pub async fn own_ips(ground: &Ground<'_>, config: &NodeConfig) -> Vec<IpAddr> {
+    let found = node_ips(config, &*machine(ground), &[]).await;
+    found.unwrap_or_else(|why| {
+        warn!(err = why, "The node has no address yet");
+        Vec::new()
+    })
+}
+
 /// A node on its own: the door looks at what the node would tell of itself.
-pub async fn alone(ground: &Ground<'_>, parts: &mut Parts) -> Result<DoorDeps> {
+pub async fn alone(
+    ground: &Ground<'_>,
+    known: Known,
+    parts: &mut Parts,
+) -> Result<(DoorDeps, HostIps)> {
     let view = own_view(ground).await?;
     let (admitted, savers) = memory::admitted(ground, &mut parts.savers).await;
-    Ok(DoorDeps {
+    let mut config = node::config(ground)?;
+    config.found_ips = known.ips;
+    // Nobody else would name them.
+    config.registration.external_cloud_provider = false;
+    let (task, host_ips) = OwnIps::build(config, machine(ground));
+    parts.tasks.spawn(task.run());
+    let door = DoorDeps {
+        conditions: pressure::conditions(known.pressures),
         settings: settings(ground)?,
         admitted,
         savers,
         ..DoorDeps::of(view)
-    })
+    };
+    Ok((door, host_ips))
 }
 
 /// All that can be wrong with what the user says of a cluster, found before anything else is waited for.
@@ -132,13 +171,15 @@ pub async fn invitation(ground: &Ground<'_>) -> Result<Invitation> {
 pub async fn join(
     ground: &Ground<'_>,
     invitation: Invitation,
+    known: Known,
     parts: &mut Parts,
 ) -> Result<(Cluster, DoorDeps, Ties)> {
     let Invitation {
         identity: (kube, identity, certificate),
-        node: config,
+        node: mut config,
         admission,
     } = invitation;
+    config.found_ips.clone_from(&known.ips);
     let board = HealthBoard::default();
     let (runtime, facts) = RuntimeWatch::build(
         RuntimeWatchConfig::default(),
@@ -147,6 +188,8 @@ pub async fn join(
         board.clone(),
     );
     let registers = config.registration.register;
+    // Not known before the agent has looked: until then stands what a kubelet before it told.
+    let volumes_in_use = watch::Sender::new(None);
     let (node, handle) = NodeTask::build(
         config,
         NodeDeps {
@@ -156,8 +199,8 @@ pub async fn join(
             inputs: NodeInputs {
                 health: board.subscribe(),
                 runtime: facts,
-                pressures: watch::Sender::new(Default::default()).subscribe(),
-                volumes_in_use: watch::Sender::new(Some(Vec::new())).subscribe(),
+                pressures: known.pressures.clone(),
+                volumes_in_use: volumes_in_use.subscribe(),
             },
             recorder: ground.recorder.clone(),
             clock: ground.clock.clone(),
@@ -175,7 +218,9 @@ pub async fn join(
             clock: ground.clock.clone(),
         },
     );
+    let conditions = pressure::conditions(known.pressures);
     let (door, open) = door(ground, &handle, registers, admission, parts).await?;
+    let door = DoorDeps { conditions, ..door };
     let cluster = cluster(ground, kube.clone(), &handle, open, parts).await;
     let memory = referents::Memories {
         services: memory::services(ground, &mut parts.savers).await,
@@ -194,7 +239,13 @@ pub async fn join(
         runtime,
         identity,
         certificate,
+        counts: ClusterCounts {
+            calls: ground.calls_out.clone(),
+            startup: handle.startup(),
+        },
         referents,
+        host_ips: handle.host_ips(),
+        volumes_in_use,
         clock: ground.clock.clone(),
     };
     Ok((cluster, door, ties))
@@ -230,7 +281,8 @@ async fn cluster(
 }
 
 /// The door looks at the Node object, and at what the node would tell of itself until there is one.
-/// Pods of the API server are taken once it is known.
+/// Pods of the API server are taken once it is known; a node that does not register takes them also once it is known
+/// that there is none.
 async fn door(
     ground: &Ground<'_>,
     handle: &NodeHandle,
@@ -240,22 +292,28 @@ async fn door(
 ) -> Result<(DoorDeps, watch::Receiver<bool>)> {
     let (admitted, savers) = memory::admitted(ground, &mut parts.savers).await;
     let (view, views) = watch::channel(Arc::new(own_view(ground).await?));
-    let (open, opened) = watch::channel(!registers);
-    let mut node = handle.node();
+    let (open, opened) = watch::channel(false);
+    let (mut node, mut synced) = (handle.node(), handle.synced());
     parts.tasks.spawn(async move {
         loop {
             let known = node.borrow_and_update().clone();
-            if let Some(node) = known {
-                view.send_replace(Arc::new(node_view(&node)));
+            let none_needed = !registers && *synced.borrow_and_update();
+            if let Some(node) = &known {
+                view.send_replace(Arc::new(node_view(node)));
+            }
+            if known.is_some() || none_needed {
                 open.send_replace(true);
             }
-            if node.changed().await.is_err() {
-                std::future::pending::<()>().await;
+            tokio::select! {
+                Ok(()) = node.changed() => {}
+                Ok(()) = synced.changed() => {}
+                else => std::future::pending().await,
             }
         }
     });
     let deps = DoorDeps {
         node: views,
+        conditions: Arc::new(NodeConditions::default),
         settings,
         admitted,
         savers,
@@ -271,13 +329,28 @@ fn settings(ground: &Ground<'_>) -> Result<AdmissionSettings> {
     let unsafe_ones = &ground.loaded.config.runtime.allowed_unsafe_sysctls;
     let sysctls = SysctlAllowlist::new(unsafe_ones, KernelVersion::parse(&release))
         .context("allowedUnsafeSysctls")?;
-    Ok(AdmissionSettings {
+    let apparmor = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
+        .is_ok_and(|text| text.starts_with('Y'));
+    Ok(admission_settings(ground.loaded, sysctls, apparmor))
+}
+
+/// What the door is told by the gates.
+fn admission_settings(
+    loaded: &Loaded,
+    sysctls: SysctlAllowlist,
+    apparmor: bool,
+) -> AdmissionSettings {
+    let on = |gate| loaded.gates.enabled(gate);
+    let declared = node::declared_features(loaded);
+    AdmissionSettings {
         sysctls,
-        apparmor: std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
-            .is_ok_and(|text| text.starts_with('Y')),
-        resize: resize_settings(ground.loaded),
-        ..AdmissionSettings::default()
-    })
+        apparmor,
+        pod_level_resources: on(Gate::PodLevelResources),
+        toleration_comparison: on(Gate::TaintTolerationComparisonOperators),
+        dra_extended_resources: on(Gate::DRAExtendedResource),
+        declared_features: declared.map(|all| all.into_iter().collect()),
+        resize: resize_settings(loaded),
+    }
 }
 
 fn resize_settings(loaded: &Loaded) -> ResizeSettings {
@@ -312,10 +385,14 @@ impl Ties {
             runtime,
             identity,
             pod_network,
+            volumes_in_use,
             clock,
             certificate: _,
+            counts: _,
             referents: _,
+            host_ips: _,
         } = self;
+        tasks.spawn(tell(agent.volumes_in_use.clone(), volumes_in_use));
         tasks.spawn(pod_network.run());
         tasks.spawn(identity.run());
         tasks.spawn(node.run());
@@ -325,32 +402,77 @@ impl Ties {
     }
 }
 
+/// Hands on what somebody who is made later finds out.
+async fn tell<T: Clone>(mut from: watch::Receiver<T>, to: watch::Sender<T>) {
+    loop {
+        let now = from.borrow_and_update().clone();
+        to.send_replace(now);
+        if from.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// Tells the node whether what the runtime holds can be seen.
 async fn watch_observer(agent: AgentHandle, board: HealthBoard, clock: Arc<dyn WallClock>) {
     let mut health = agent.observer.health();
     loop {
         let seen = health.borrow_and_update().clone();
-        let error = match (&seen.error, seen.audit_overdue) {
-            (Some(error), _) => Some(error.clone()),
-            (None, true) => Some("no list of all pods has succeeded for too long".to_owned()),
-            (None, false) => None,
+        let now = clock.now();
+        // What came instead of the last list says which call it is; when it began to fail is known better than now.
+        let trouble = match (&seen.error, &seen.overdue) {
+            (Some(error), _) => Some((error.clone(), now)),
+            (None, Some(overdue)) => {
+                let since = now.saturating_sub(overdue.since.elapsed());
+                Some((overdue.culprit.clone(), since.unwrap_or(now)))
+            }
+            (None, None) => None,
         };
         board.set(|board| {
-            board.observer = match (error, &board.observer) {
+            board.observer = match (trouble, &board.observer) {
                 (None, _) if seen.last_ok.is_none() => ObserverHealth::Unknown,
                 (None, _) => ObserverHealth::Sees,
-                (Some(culprit), ObserverHealth::Blind { since, .. }) => ObserverHealth::Blind {
-                    culprit,
-                    since: *since,
-                },
-                (Some(culprit), _) => ObserverHealth::Blind {
-                    culprit,
-                    since: clock.now(),
-                },
+                (Some((culprit, _)), ObserverHealth::Blind { since, .. }) => {
+                    ObserverHealth::Blind {
+                        culprit,
+                        since: *since,
+                    }
+                }
+                (Some((culprit, since)), _) => ObserverHealth::Blind { culprit, since },
             };
         });
         if health.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    pub(super) fn loaded(args: &[&str]) -> Loaded {
+        let args: Vec<OsString> = args.iter().map(Into::into).collect();
+        krablet_config::load(&args, &krablet_config::StdFiles).unwrap()
+    }
+
+    #[test]
+    fn what_gates_tell_the_door() {
+        let of =
+            |args: &[&str]| admission_settings(&loaded(args), SysctlAllowlist::default(), false);
+        let plain = of(&[]);
+        assert!(plain.pod_level_resources && plain.dra_extended_resources);
+        assert!(!plain.toleration_comparison);
+        let declared = plain.declared_features.unwrap_or_default();
+        assert!(declared.contains("RestartAllContainersOnContainerExits"));
+        let other = of(&["--feature-gates=PodLevelResources=false,\
+             InPlacePodLevelResourcesVerticalScaling=false,DRAExtendedResource=false,\
+             TaintTolerationComparisonOperators=true,RestartAllContainersOnContainerExits=false"]);
+        assert!(!other.pod_level_resources && !other.dra_extended_resources);
+        assert!(other.toleration_comparison);
+        let declared = other.declared_features.unwrap_or_default();
+        assert!(!declared.contains("RestartAllContainersOnContainerExits"));
     }
 }

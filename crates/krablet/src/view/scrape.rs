@@ -10,13 +10,16 @@ use krablet_config::{FeatureGates, Gate, KUBERNETES_VERSION};
 use krablet_cri::{Call, CallStats};
 use krablet_identity::{Ages, IdentityHandle};
 use krablet_linux::CgroupVersion;
-use krablet_metrics::{Distribution, Metrics, Page, ProcessStats, Series, series};
+use krablet_metrics::{Distribution, Metrics, Page, ProcessStats, RestMetrics, Series, series};
+use krablet_node::{Startup, StartupMoments};
 use krablet_observer::{Histogram, ObserverStats};
+use krablet_pod::containers::ephemeral_containers;
 use krablet_pod::observed::{ContainerState, ObservedPod};
 use krablet_pod::{PodRef, marks};
 use krablet_probes::{Durations, ProbeMetrics};
 use krablet_stats::Storage;
 use krablet_status::sender::SyncDurations;
+use krablet_volumes::Census;
 use tokio::time::Instant;
 
 /// What does not change while the agent runs.
@@ -58,6 +61,28 @@ impl ServingNumbers {
     }
 }
 
+/// What is counted of a node's ties to its cluster.
+#[derive(Clone)]
+pub struct ClusterCounts {
+    pub calls: RestMetrics,
+    pub startup: Startup,
+}
+
+/// The same, at a moment.
+pub struct ClusterNumbers {
+    pub calls: RestMetrics,
+    pub startup: StartupMoments,
+}
+
+impl ClusterNumbers {
+    pub fn of(counts: &ClusterCounts) -> Self {
+        Self {
+            calls: counts.calls.clone(),
+            startup: counts.startup.moments(),
+        }
+    }
+}
+
 /// Pods from the API server, and static ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodCount {
@@ -87,6 +112,10 @@ pub struct Moment {
     pub statuses: Option<SyncDurations>,
     pub certificate: Option<CertificateNumbers>,
     pub serving: Option<ServingNumbers>,
+    pub cluster: Option<ClusterNumbers>,
+    /// Ephemeral containers in the specs of wanted pods.
+    pub ephemeral: u64,
+    pub volumes: Census,
     /// Volumes and logs.
     pub storage: Storage,
     pub runtime: Vec<Arc<ObservedPod>>,
@@ -102,13 +131,18 @@ impl Moment {
     pub fn of(handle: &AgentHandle, calls: CallStats, now: Timestamp) -> Self {
         let mut desired = PodCount::default();
         let mut active = PodCount::default();
+        let mut ephemeral = 0;
+        let mut with_volumes = Vec::new();
         for pod in handle.desired.all() {
+            let debugged = pod.spec.as_ref().map_or(&[][..], ephemeral_containers);
+            ephemeral += debugged.len() as u64;
             let uid = PodRef::of(&pod).uid;
             let is_static = marks::is_static(&pod);
             desired.add(is_static);
             let status = handle.status.status(&uid);
             if handle.accounts.is_active(&uid, status.as_deref()) {
                 active.add(is_static);
+                with_volumes.push(pod);
             }
         }
         let wanted = |uid: &_| handle.desired.get(uid).is_some();
@@ -121,6 +155,9 @@ impl Moment {
             statuses: handle.sender.as_ref().map(|s| s.numbers().durations),
             certificate: None,
             serving: None,
+            cluster: None,
+            ephemeral,
+            volumes: handle.volumes.census(&with_volumes),
             storage: Storage::default(),
             working: handle.accounts.working_pods(wanted),
             runtime: handle.observer.all(),
@@ -208,7 +245,7 @@ fn put_facts(page: &mut Page, facts: &Facts) {
             Stage::Ga => "",
             Stage::Deprecated => "DEPRECATED",
         };
-        let on = u64::from(facts.gates.enabled(spec.gate));
+        let on = u64::from(facts.gates.in_effect(spec.gate));
         page.count(&series::FEATURE_ENABLED, &[spec.name, stage], on);
     }
 }
@@ -239,6 +276,11 @@ fn put_pods(page: &mut Page, moment: &Moment) {
         page.count(series, &["true"], count.fixed);
     }
     page.count(&series::MIRROR_PODS, &[], moment.mirrors);
+    let ephemeral = &series::MANAGED_EPHEMERAL_CONTAINERS;
+    page.count(ephemeral, &[], moment.ephemeral);
+    for ((plugin, state), count) in &moment.volumes {
+        page.count(&series::TOTAL_VOLUMES, &[plugin, state], *count);
+    }
     for (group, count) in &moment.working {
         let labels = [group.config, group.lifecycle, group.is_static];
         page.count(&series::WORKING_PODS, &labels, *count);
@@ -272,6 +314,35 @@ fn put_cluster(page: &mut Page, moment: &Moment) {
     }
     if let Some(serving) = &moment.serving {
         put_serving(page, serving);
+    }
+    if let Some(cluster) = &moment.cluster {
+        cluster.calls.put_on(page);
+        if let Some(process) = &moment.process {
+            put_startup(page, moment, &cluster.startup, process);
+        }
+    }
+}
+
+/// How the node came to be, once it has come so far. Told only of a node that was made in this life of the agent.
+fn put_startup(page: &mut Page, moment: &Moment, node: &StartupMoments, process: &ProcessStats) {
+    let (Some(attempted), Some(registered)) = (node.attempted, node.registered) else {
+        return;
+    };
+    let between = |from: Instant, to: Instant| to.saturating_duration_since(from).as_secs_f64();
+    let before = process.start_after_boot;
+    // Both the time and that of the start go by the clock of the wall as it is now.
+    let age = moment.now.as_duration().as_secs_f64() - process.start_seconds;
+    let since_attempt = between(attempted, moment.instant);
+    let first = (age - since_attempt).max(0.0);
+    let second = between(attempted, registered);
+    page.number(&series::STARTUP_PRE_KUBELET, &[], before);
+    page.number(&series::STARTUP_PRE_REGISTRATION, &[], first);
+    page.number(&series::STARTUP_REGISTRATION, &[], second);
+    if let Some(ready) = node.ready {
+        let third = between(registered, ready);
+        let total = before + first + second + third;
+        page.number(&series::STARTUP_POST_REGISTRATION, &[], third);
+        page.number(&series::STARTUP_TOTAL, &[], total);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The view of an agent that runs in a simulated world.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use jiff::tz::TimeZone;
@@ -10,10 +10,9 @@ use krablet_config::FeatureGates;
 use krablet_core::gc::GcPolicy;
 use krablet_core::logs::RotationPolicy;
 use krablet_core::restart::RestartGates;
-use krablet_core::status::NodeFacts;
 use krablet_core::worker::Periods;
 use krablet_linux::fake::{MemoryCgroups, MemoryFiles};
-use krablet_linux::{CgroupVersion, EntryKind};
+use krablet_linux::{CgroupVersion, EntryKind, HostIps};
 use krablet_manifest::{Origin, Place};
 use krablet_metrics::exposition;
 use krablet_observer::ObserverConfig;
@@ -116,11 +115,14 @@ fn agent_config() -> AgentConfig {
                 node_hosts: "/etc/hosts".into(),
             },
             dns: DnsSettings::default(),
-            node: RuntimeNode::default(),
+            node: RuntimeNode {
+                host_ips: HostIps::fixed([Ipv4Addr::LOCALHOST.into()]),
+                ..RuntimeNode::default()
+            },
             resources: ResourceSettings::default(),
             images: ImageSettings::default(),
             seccomp_default: false,
-            max_restart_back_off: Duration::from_secs(300),
+            restart_back_off: krablet_core::backoff::BackoffLimits::of_restarts(None, false),
             restart_rules: true,
             restart_all: true,
             stop_signals: false,
@@ -141,10 +143,7 @@ fn agent_config() -> AgentConfig {
             time_zone: TimeZone::UTC,
         },
         sources: BTreeSet::from([PodSource::File]),
-        node: NodeFacts {
-            host_ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
-            ..NodeFacts::default()
-        },
+        runtime_name: String::new(),
         gates: RestartGates::default(),
         seed: 1,
     }
@@ -183,7 +182,7 @@ fn pods() -> Vec<Arc<Pod>> {
     let origin = Origin {
         place: Place::File("/manifests/web.yaml".into()),
         node_name: "node".into(),
-        local_objects: false,
+        references: krablet_manifest::References::None,
     };
     let decoded = krablet_manifest::decode(MANIFEST.as_bytes(), &origin).unwrap();
     decoded.pods.into_iter().map(Into::into).collect()

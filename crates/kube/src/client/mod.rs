@@ -10,6 +10,7 @@
 
 mod answer;
 mod connection;
+mod counting;
 mod dial;
 mod pool;
 mod request;
@@ -22,6 +23,8 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use http::{HeaderValue, Version};
 use krablet_linux::WallClock;
+use krablet_metrics::RestMetrics;
+use tokio::time::Instant;
 
 use crate::credentials::{Credentials, Identity, Presented};
 use crate::limiter::{Limiter, Rate};
@@ -29,8 +32,9 @@ use crate::single::Single;
 use crate::{Api, ApiError, Call, Watch};
 use answer::Answer;
 use connection::{CONNECT_DEADLINE, Connection, Opener, Unanswered};
+use counting::Counters;
 use pool::{Pool, Stream};
-use request::Outgoing;
+use request::{Outgoing, method};
 
 pub use dial::{Dial, TcpDial, Transport};
 pub use server::{Server, Trust};
@@ -49,6 +53,7 @@ pub struct HttpApiConfig {
     pub dial: Arc<dyn Dial>,
     /// What certificates are judged by.
     pub clock: Arc<dyn WallClock>,
+    pub metrics: RestMetrics,
 }
 
 impl HttpApiConfig {
@@ -61,7 +66,14 @@ impl HttpApiConfig {
             user_agent: user_agent(),
             dial: Arc::new(TcpDial),
             clock,
+            metrics: RestMetrics::default(),
         }
+    }
+
+    /// Where requests are counted.
+    pub fn metrics(mut self, metrics: RestMetrics) -> Self {
+        self.metrics = metrics;
+        self
     }
 
     pub fn rate(mut self, rate: Rate) -> Self {
@@ -95,12 +107,15 @@ pub struct HttpApi {
     user_agent: HeaderValue,
     opening: Single<(u64, Opened)>,
     pool: Mutex<Pool>,
+    counters: Counters,
 }
 
 impl HttpApi {
     pub fn new(config: HttpApiConfig) -> Self {
         let user_agent = HeaderValue::from_str(&config.user_agent);
+        let counters = Counters::new(config.metrics, &config.server);
         Self {
+            counters,
             opener: Arc::new(Opener {
                 server: config.server,
                 dial: config.dial,
@@ -126,13 +141,15 @@ impl HttpApi {
     async fn exchange(&self, call: &Call, presented: &Presented) -> Result<Answer, ApiError> {
         let server = &self.opener.server;
         let outgoing = Outgoing::of(call, server);
-        for _ in 0..TRIES {
+        for number in 0..TRIES {
+            let mut attempt = self.counters.begin(&outgoing.method, number > 0);
             let connection = self.stream(presented.identity.as_ref()).await?;
             let version = connection.version();
             let request = outgoing.request(server, version, &self.user_agent, presented)?;
             match connection.send(request).await {
                 Ok(response) => {
                     let answer = Answer::new(response, connection);
+                    attempt.answered(answer.status);
                     if answer.status == 401 {
                         self.credentials.refused(presented);
                     }
@@ -210,7 +227,9 @@ impl HttpApi {
 #[async_trait::async_trait]
 impl Api for HttpApi {
     async fn call(&self, call: Call) -> Result<Bytes, ApiError> {
+        let (begun, method) = (Instant::now(), method(call.verb));
         self.limiter.turn(call.priority).await?;
+        self.counters.waited(&method, begun.elapsed());
         let presented = self.credentials.present().await?;
         let exchange = async {
             let answer = self.exchange(&call, &presented).await?;
@@ -220,6 +239,7 @@ impl Api for HttpApi {
             }
         };
         let answered = tokio::time::timeout(call.deadline, exchange).await;
+        self.counters.ended(&method, begun.elapsed());
         answered.unwrap_or(Err(ApiError::Deadline(call.deadline)))
     }
 

@@ -14,9 +14,19 @@ const METADATA: HeaderValue = HeaderValue::from_static(
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
 );
 
+pub(super) fn method(verb: Verb) -> Method {
+    match verb {
+        Verb::Get => Method::GET,
+        Verb::Create => Method::POST,
+        Verb::Update => Method::PUT,
+        Verb::Patch(_) => Method::PATCH,
+        Verb::Delete => Method::DELETE,
+    }
+}
+
 /// Ready to be sent, more than once if need be.
 pub(super) struct Outgoing {
-    method: Method,
+    pub(super) method: Method,
     accept: HeaderValue,
     content_type: Option<HeaderValue>,
     /// Path and query.
@@ -26,12 +36,9 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     pub(super) fn of(call: &Call, server: &Server) -> Self {
-        let (method, content_type) = match call.verb {
-            Verb::Get => (Method::GET, JSON),
-            Verb::Create => (Method::POST, JSON),
-            Verb::Update => (Method::PUT, JSON),
-            Verb::Patch(kind) => (Method::PATCH, HeaderValue::from_static(kind.content_type())),
-            Verb::Delete => (Method::DELETE, JSON),
+        let content_type = match call.verb {
+            Verb::Patch(kind) => HeaderValue::from_static(kind.content_type()),
+            Verb::Get | Verb::Create | Verb::Update | Verb::Delete => JSON,
         };
         let mut target = server.prefix.clone();
         encode(&mut target, &call.path, b"/:@!$&'()*+,;=%");
@@ -47,7 +54,7 @@ impl Outgoing {
             Detail::Metadata => METADATA,
         };
         Self {
-            method,
+            method: method(call.verb),
             accept,
             content_type,
             target,

@@ -4,7 +4,7 @@
 //! be shown what was before what he knows from an earlier life. From then on a watch that
 //! ends is resumed where it stood. When the server was away in between, a list not older than what we know comes
 //! first: a store that was replaced by an older one would leave such a watch silent for ever, and a list says so at
-//! once. When the server does not know our version any more, or not yet, everything is listed anew.
+//! once. So it is, too, when the one try after a lost connection waited until the server was there. When the server does not know our version any more, or not yet, everything is listed anew.
 
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ const UNREACHED: Backoff = Backoff {
 };
 /// However long a server asks us to wait.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
+/// No server is back sooner with another store.
+const AWAY: Duration = Duration::from_secs(1);
 /// A watch that ends sooner, having told nothing, did not work.
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -60,6 +62,8 @@ pub(super) enum Happened {
     Ended { heard: bool, lasted: Duration },
     /// Not even a bookmark came, for longer than can be.
     Silent,
+    /// The watch opened too late to be relied on.
+    Late,
     /// A list, or opening a watch, or a watch failed.
     Failed(ApiError),
 }
@@ -71,6 +75,8 @@ pub(super) struct Course {
     version: Option<String>,
     next: Step,
     failures: u32,
+    /// The last thing that happened was a failure.
+    lost: bool,
 }
 
 impl Course {
@@ -79,6 +85,7 @@ impl Course {
             version: None,
             next: list(Age::Any),
             failures: 0,
+            lost: false,
         }
     }
 
@@ -96,6 +103,7 @@ impl Course {
 
     /// How long to wait before [`next`](Self::next). `chance` is from 0 to 1.
     pub(super) fn after(&mut self, happened: Happened, chance: f64) -> Duration {
+        self.lost = matches!(happened, Happened::Failed(_));
         match happened {
             Happened::Listed { version } => {
                 // That a watch from here works has yet to be seen: failures still count.
@@ -120,8 +128,18 @@ impl Course {
                 self.next = self.recheck();
                 self.failed(&BACKOFF, chance)
             }
+            Happened::Late => {
+                self.next = self.recheck();
+                Duration::ZERO
+            }
             Happened::Failed(error) => self.after_failure(&error, chance),
         }
+    }
+
+    /// Whether a watch that took so long to open may be relied on: a server that had to come back first may have come
+    /// back with another store.
+    pub(super) fn trusts(&self, took: Duration) -> bool {
+        !self.lost || took < AWAY
     }
 
     fn after_failure(&mut self, error: &ApiError, chance: f64) -> Duration {
@@ -293,6 +311,21 @@ mod tests {
             (listed("2"), 0, "watch 2"),
             (heard("3"), 0, "watch 3"),
         ]);
+    }
+
+    #[test]
+    fn a_watch_that_waited_for_the_server_is_not_trusted() {
+        let (short, long) = (AWAY / 2, AWAY * 2);
+        let mut course = Course::new();
+        course.after(listed("5"), 0.0);
+        // A server that is slow and was never away is only slow.
+        assert!(course.trusts(long));
+        course.after(Happened::Failed(away()), 0.0);
+        assert!(course.trusts(short) && !course.trusts(long));
+        let wait = course.after(Happened::Late, 0.0);
+        assert_eq!((wait, &*shown(course.next())), (Duration::ZERO, "list 5+"));
+        course.after(listed("6"), 0.0);
+        assert!(course.trusts(long), "the list has told");
     }
 
     #[test]

@@ -16,6 +16,8 @@ enum Answer {
     Fail(ApiError),
     /// A watch that gets its lines from here; it ends when the sender is dropped.
     Watch(mpsc::Receiver<Result<Bytes, ApiError>>),
+    /// The next answer takes so long.
+    Wait(Duration),
 }
 
 struct Script {
@@ -47,20 +49,28 @@ impl Api for Script {
         match self.take(&call) {
             Some(Answer::List(list)) => Ok(list.to_string().into()),
             Some(Answer::Fail(error)) => Err(error),
-            Some(Answer::Watch(_)) => panic!("a watch was expected, got {call:?}"),
+            Some(_) => panic!("another question was expected, got {call:?}"),
             None => futures::future::pending().await,
         }
     }
 
     async fn watch(&self, call: Call) -> Result<Watch, ApiError> {
         assert!(call.query.contains(&("allowWatchBookmarks", "true".into())));
+        let first = self
+            .answers
+            .lock()
+            .unwrap()
+            .pop_front_if(|a| matches!(a, Answer::Wait(_)));
+        if let Some(Answer::Wait(time)) = first {
+            tokio::time::sleep(time).await;
+        }
         match self.take(&call) {
             Some(Answer::Watch(lines)) => Ok(Box::pin(futures::stream::unfold(
                 lines,
                 |mut lines| async move { lines.recv().await.map(|line| (line, lines)) },
             ))),
             Some(Answer::Fail(error)) => Err(error),
-            Some(Answer::List(_)) => panic!("a list was expected, got {call:?}"),
+            Some(_) => panic!("another question was expected, got {call:?}"),
             None => futures::future::pending().await,
         }
     }
@@ -250,6 +260,30 @@ async fn a_server_away_is_asked_again_until_it_is_back() {
     assert_eq!(asked[3], again);
     assert_eq!(asked[22], again);
     assert_eq!(asked[23..], ["limit=500", "watch=true&resourceVersion=2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_comes_back_within_one_try_is_asked_what_it_remembers() {
+    let (lines, first) = open();
+    let (_late, second) = open();
+    let (_more, third) = open();
+    let answers = vec![
+        list("5", &[("a", "1")]),
+        first,
+        Answer::Wait(Duration::from_secs(2)),
+        second,
+        list("7", &[("z", "1")]),
+        third,
+    ];
+    let mut world = World::new(answers);
+    world.until(&[("a", "1")]).await;
+    let lost = ApiError::Connection("closed".into());
+    lines.send(Err(lost)).await.unwrap();
+    world.until(&[("z", "1")]).await;
+    let asked = world.asked(5).await;
+    let again = "limit=500&resourceVersion=5&resourceVersionMatch=NotOlderThan";
+    let watch = |version| format!("watch=true&resourceVersion={version}");
+    assert_eq!(asked[2..], [watch(5), again.to_owned(), watch(7)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -216,7 +216,16 @@ async fn a_closed_port() {
     let server = krablet_kube::Server::new(&address, Authority::new().trust()).unwrap();
     let clock = std::sync::Arc::new(FixedClock::default());
     let config = krablet_kube::HttpApiConfig::new(server, Credentials::none(), clock);
-    let error = krablet_kube::HttpApi::new(config).call(get("/a")).await;
+    let metrics = krablet_metrics::RestMetrics::default();
+    let api = krablet_kube::HttpApi::new(config.metrics(metrics.clone()));
+    let error = api.call(get("/a")).await;
     let expected = format!("{address}: Connection refused (os error 111)");
     assert_eq!(error, Err(ApiError::Connection(expected)));
+    let counted = metrics.requests.get();
+    let [(labels, 1)] = &counted.iter().collect::<Vec<_>>()[..] else {
+        panic!("{counted:?}");
+    };
+    let host = address.trim_start_matches("https://");
+    assert_eq!(labels.join(" "), format!("<error> {host} GET"));
+    assert_eq!(metrics.duration.get().len(), 1);
 }

@@ -4,6 +4,7 @@
 
 mod fake;
 mod host;
+mod host_ips;
 pub(crate) mod parse;
 
 use std::net::IpAddr;
@@ -12,6 +13,7 @@ use async_trait::async_trait;
 
 pub use fake::MemoryFacts;
 pub use host::HostFacts;
+pub use host_ips::HostIps;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {

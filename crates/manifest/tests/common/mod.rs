@@ -18,7 +18,7 @@ pub fn file_origin() -> Origin {
     Origin {
         place: Place::File("/etc/kubernetes/manifests/web.yaml".into()),
         node_name: "node".into(),
-        local_objects: false,
+        references: krablet_manifest::References::None,
     }
 }
 
@@ -26,7 +26,7 @@ pub fn url_origin() -> Origin {
     Origin {
         place: Place::Url("http://127.0.0.1/pods".into()),
         node_name: "node".into(),
-        local_objects: false,
+        references: krablet_manifest::References::None,
     }
 }
 

@@ -170,7 +170,7 @@ async fn a_runtime_that_is_down_is_unhealthy_until_it_is_back() {
             .starts_with("Version: rpc error: code = Unavailable")
     );
     health
-        .wait_for(|h| h.audit_overdue)
+        .wait_for(|h| h.overdue.is_some())
         .await
         .expect("the audit is overdue in the end");
     assert!(
@@ -194,7 +194,15 @@ async fn lists_that_hang_are_told_from_a_runtime_that_is_down() {
     let bed = Bed::settled(|w| w.add_pod("a")).await;
     bed.world(|w| assert!(w.hanging.insert("ListContainers".to_owned())));
     let mut health = bed.handle.health();
-    health.wait_for(|h| h.audit_overdue).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let late = health.wait_for(|h| h.overdue.is_some()).await.unwrap();
+    let overdue = late.overdue.clone().unwrap();
+    drop(late);
+    assert_eq!(
+        overdue.culprit,
+        "ListContainers of all pods: no answer within 30s"
+    );
+    assert!(overdue.since <= begun);
     assert_eq!(health.borrow().error, None, "it answers the cheap call");
     assert!(!health.borrow().is_healthy());
     bed.world(|w| w.hanging.clear());

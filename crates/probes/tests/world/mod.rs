@@ -376,6 +376,7 @@ pub fn observed(
             created_at: 0,
             ips: vec!["10.0.0.7".into()],
             host_network: false,
+            source: None,
         }],
         containers: vec![ObservedContainer {
             id: id.into(),

@@ -177,8 +177,9 @@ fn object<T>(
 fn from_source(inputs: &EnvInputs<'_>, source: &EnvVarSource) -> Result<Option<Vec<u8>>, String> {
     let text = |value: String| Some(value.into_bytes());
     if let Some(field) = &source.field_ref {
+        let host_ips = inputs.node.host_ips.texts();
         let at = Addresses {
-            host_ips: &inputs.node.host_ips,
+            host_ips: &host_ips,
             pod_ips: inputs.pod_ips,
         };
         downward::field(inputs.pod, field, at).map(text)

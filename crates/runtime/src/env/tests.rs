@@ -165,7 +165,7 @@ fn run_with(
         ..Container::default()
     };
     let node = NodeFacts {
-        host_ips: vec!["192.0.2.1".into()],
+        host_ips: krablet_linux::HostIps::fixed(["192.0.2.1".parse().unwrap()]),
         allocatable: BTreeMap::from([("cpu".into(), "4".parse().unwrap())]),
         ..NodeFacts::default()
     };

@@ -173,6 +173,7 @@ fn sandbox(pod: &PodRef, n: u32, ready: bool) -> ObservedSandbox {
         created_at: i64::from(n),
         ips: Vec::new(),
         host_network: false,
+        source: None,
     }
 }
 

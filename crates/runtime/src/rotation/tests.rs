@@ -1,10 +1,12 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use async_trait::async_trait;
 use krablet_cri::Code;
 use krablet_linux::fake::{FixedClock, MemoryFiles};
 use krablet_pod::Ticket;
 use krablet_pod::observed::ContainerState;
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::gc::tests::{ScriptedRuntime, container};
@@ -16,11 +18,35 @@ struct World {
     runtime: Arc<ScriptedRuntime>,
     pods: Arc<Mutex<Vec<Arc<ObservedPod>>>>,
     rotation: tokio::task::JoinHandle<()>,
+    /// Tells of a write to a quiet log.
+    told: mpsc::UnboundedSender<PathBuf>,
+    expected: Arc<Mutex<Vec<PathBuf>>>,
+    started: Arc<Notify>,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         self.rotation.abort();
+    }
+}
+
+/// Tells of the writes it is told of.
+struct Told {
+    expected: Arc<Mutex<Vec<PathBuf>>>,
+    writes: mpsc::UnboundedReceiver<PathBuf>,
+}
+
+#[async_trait]
+impl FirstWrites for Told {
+    fn expect(&mut self, path: &Path) {
+        self.expected.lock().unwrap().push(path.to_owned());
+    }
+
+    async fn next(&mut self) -> PathBuf {
+        match self.writes.recv().await {
+            Some(path) => path,
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -50,12 +76,25 @@ fn world(files: MemoryFiles, runtime: ScriptedRuntime) -> World {
         clock: Arc::new(FixedClock::default()),
         pods: Arc::new(move || known.lock().unwrap().clone()),
     };
-    let rotation = tokio::spawn(LogRotation::new(config, deps).run());
+    let (told, writes) = mpsc::unbounded_channel();
+    let expected = Arc::new(Mutex::new(Vec::new()));
+    let started = Arc::new(Notify::new());
+    let bells = Bells {
+        writes: Box::new(Told {
+            expected: expected.clone(),
+            writes,
+        }),
+        pods: started.clone(),
+    };
+    let rotation = tokio::spawn(LogRotation::new(config, deps, bells).run());
     World {
         files,
         runtime,
         pods,
         rotation,
+        told,
+        expected,
+        started,
     }
 }
 
@@ -169,6 +208,74 @@ async fn quiet_logs_cost_one_stat_a_period() {
     w.pods.lock().unwrap().clear();
     seconds(100).await;
     assert_eq!(calls.load(Ordering::SeqCst), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_log_that_fills_at_once_does_not_wait_for_its_turn() {
+    let (files, runtime) = reopening();
+    let w = world(files, runtime);
+    let log = Path::new(DIR).join("1.log");
+    seconds(31).await;
+    let once = std::slice::from_ref(&log);
+    assert_eq!(w.expected.lock().unwrap().as_slice(), once);
+    w.told.send(log.clone()).unwrap();
+    let mut largest = 0;
+    for _ in 0..60 {
+        write(&w.files, 6);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let content = w.files.content(&log);
+        largest = largest.max(content.unwrap_or_default().len());
+    }
+    assert!(largest < 200, "{largest}");
+    // Once it is quiet again the next write is worth telling; what replaced it is another file.
+    seconds(40).await;
+    assert_eq!(*w.expected.lock().unwrap(), [log.clone(), log]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_starts_is_looked_at_soon() {
+    let (files, runtime) = reopening();
+    let w = world(files, runtime);
+    seconds(31).await;
+    let pod = PodRef::new("new", "ns", "new");
+    let mut seen = ObservedPod::absent(pod.clone(), Ticket(1));
+    seen.containers = vec![container(&pod, 1, ContainerState::Running)];
+    let log = PathBuf::from(&seen.containers[0].log_path);
+    w.files.put_file(&log, &[b'x'; 120]).unwrap();
+    w.pods.lock().unwrap().push(Arc::new(seen));
+    w.started.notify_one();
+    seconds(2).await;
+    assert_eq!(w.runtime.take_calls(), ["reopen new-c1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn quiet_logs_are_looked_at_in_one_go() {
+    let (files, runtime) = reopening();
+    let w = world(files, runtime);
+    // More of them, each seen at another moment.
+    for n in 1..5 {
+        seconds(3).await;
+        let pod = PodRef::new(format!("u{n}").as_str(), "ns", format!("p{n}").as_str());
+        let mut seen = ObservedPod::absent(pod.clone(), Ticket(1));
+        seen.containers = vec![container(&pod, 1, ContainerState::Running)];
+        let log = Path::new(&seen.containers[0].log_path);
+        w.files.put_file(log, b"old").unwrap();
+        w.pods.lock().unwrap().push(Arc::new(seen));
+    }
+    seconds(30).await;
+    let looks = Arc::new(Mutex::new(BTreeMap::new()));
+    let count = looks.clone();
+    w.files.set_faults(move |_, _| {
+        *count
+            .lock()
+            .unwrap()
+            .entry(tokio::time::Instant::now())
+            .or_insert(0) += 1;
+        None
+    });
+    seconds(100).await;
+    let looks: Vec<i32> = looks.lock().unwrap().values().copied().collect();
+    assert_eq!(looks, [5; 10]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -83,14 +83,14 @@ pub fn config() -> RuntimeConfig {
         dns: DnsSettings::default(),
         node: NodeFacts {
             name: "node".into(),
-            host_ips: vec!["192.0.2.1".into()],
+            host_ips: krablet_linux::HostIps::fixed(["192.0.2.1".parse().unwrap()]),
             memory_capacity: 1 << 32,
             ..NodeFacts::default()
         },
         resources: ResourceSettings::default(),
         images: ImageSettings::default(),
         seccomp_default: false,
-        max_restart_back_off: Duration::from_secs(300),
+        restart_back_off: krablet_core::backoff::BackoffLimits::of_restarts(None, false),
         restart_rules: true,
         restart_all: true,
         stop_signals: false,

@@ -94,9 +94,9 @@ async fn containers_and_their_pod_are_updated() {
     assert_eq!(
         node.bench.world.diary(),
         [
-            "Update a/0 102 10000 20Mi",
-            "Update b/0 51 5000 10Mi",
-            "Update a/0 204 20000 20Mi",
+            "Update a/0 0 0 20Mi",
+            "Update b/0 51 5000 0Mi",
+            "Update a/0 204 20000 0Mi",
         ]
     );
     assert_eq!(node.held(), (256, 25_000, 30));
@@ -160,6 +160,6 @@ async fn memory_in_use_stays_and_a_failure_is_tried_again() {
     node.bench.world.diary();
     let outcome = node.sync(&smaller).await;
     assert!(outcome.resized.error.is_none());
-    assert_eq!(node.bench.world.diary(), ["Update a/0 102 10000 20Mi"]);
+    assert_eq!(node.bench.world.diary(), ["Update a/0 0 0 20Mi"]);
     assert_eq!(node.held(), (204, 20_000, 30));
 }

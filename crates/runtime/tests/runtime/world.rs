@@ -200,6 +200,7 @@ fn observed_sandbox(sandbox: &FakeSandbox) -> ObservedSandbox {
             false => vec!["10.0.0.7".into()],
         },
         host_network,
+        source: None,
     }
 }
 

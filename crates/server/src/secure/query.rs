@@ -254,6 +254,16 @@ mod tests {
         assert_eq!(shown(""), "none");
     }
 
+    /// Ports as they are meant, also far too many, and nonsense.
+    fn port_list() -> impl Strategy<Value = String> {
+        let numbers = proptest::collection::vec(0_u32..66_000, 1..60);
+        let list = |numbers: Vec<u32>| {
+            let words = numbers.iter().map(u32::to_string);
+            words.collect::<Vec<_>>().join(",")
+        };
+        prop_oneof![numbers.prop_map(list), "[0-9,x+ -]{0,8}", "\\PC{0,4}"]
+    }
+
     proptest! {
         #[test]
         fn any_question_is_read_or_refused(
@@ -270,6 +280,21 @@ mod tests {
                 Err((code, _)) => prop_assert!(code == 400 || code == 422),
             }
             let _ = stream_query(&pairs);
+        }
+
+        #[test]
+        fn any_ports_are_read_or_refused(
+            lists in proptest::collection::vec(("(port|port|ports|[a-z])", port_list()), 0..6),
+        ) {
+            let said: usize = lists.iter().filter(|(k, _)| k == "port").map(|(_, v)| v.split(',').count()).sum();
+            match ports_query(&lists) {
+                Ok(ports) => {
+                    prop_assert_eq!(ports.len(), said);
+                    prop_assert!((1..=MAX_PORTS).contains(&ports.len()));
+                    prop_assert!(ports.iter().all(|port| (1..=65535).contains(port)));
+                }
+                Err(why) => prop_assert!(!why.is_empty()),
+            }
         }
     }
 }

@@ -146,6 +146,7 @@ pub(super) async fn run(
     };
     let command = pairs.iter().find(|(key, _)| key == "cmd");
     let command = command.map_or("", |(_, value)| value.as_str());
+    let asked = command.to_owned();
     let command = command.split(' ').map(str::to_owned).collect();
     let runtime = &door.parts.runtime;
     match runtime.exec_sync(id.as_str(), command, RUN_DEADLINE).await {
@@ -156,7 +157,7 @@ pub(super) async fn run(
         }
         Ok(done) => {
             let said = String::from_utf8_lossy(&done.stderr).into_owned();
-            let why = format!("command exited with {}: {said}", done.exit_code);
+            let why = format!("command '{asked}' exited with {}: {said}", done.exit_code);
             refuse(StatusCode::INTERNAL_SERVER_ERROR, why)
         }
         Err(e) => refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),

@@ -166,6 +166,8 @@ fn folders<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -224,6 +226,26 @@ mod tests {
             ("application/yaml", Form::Unknown),
         ] {
             assert_eq!(asked(accept), expected, "{accept}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_accept_header_names_a_form_or_none(
+            accept in "((application/json|text/plain|text/\\*|\\*/\\*|[a-z/*]{0,9})(; ?(v=v1beta1|v=v1alpha1|g=config\\.k8s\\.io|as=Flagz|as=[A-Z]?|q=0\\.[0-9]|[ -~]{0,4})){0,3}(, ?)?){0,3}",
+        ) {
+            let mut head = HeaderMap::new();
+            let Ok(value) = accept.parse() else { return Ok(()); };
+            head.insert(header::ACCEPT, value);
+            match form("Flagz", &head) {
+                Form::Object(version) => {
+                    for word in ["application/json", "as=Flagz", "g=config.k8s.io", version] {
+                        prop_assert!(accept.contains(word), "{word}");
+                    }
+                }
+                Form::Text => prop_assert!(accept.trim().is_empty() || accept.contains("*/*") || accept.contains("text/")),
+                Form::Unknown => prop_assert!(!accept.trim().is_empty()),
+            }
         }
     }
 }

@@ -16,8 +16,8 @@ impl Statistics for Spoken {
     async fn resource_metrics(&self) -> String {
         "resource 1\n".into()
     }
-    async fn cadvisor_metrics(&self) -> String {
-        "cadvisor 1\n".into()
+    async fn cadvisor_metrics(&self) -> Pieces {
+        Box::new(["cadvisor ".to_owned(), "1\n".to_owned()].into_iter())
     }
 }
 

@@ -197,8 +197,14 @@ impl Shared {
     /// Does what an agent asked for. `late`: nobody waits for it any more.
     fn change(&self, request: Request, late: bool) -> Result<Bytes, ApiError> {
         let answer = match request {
-            Request::PatchStatus { key, uid, status } => {
-                self.patch_status(&key, uid.as_deref(), &status, late)
+            Request::PatchStatus {
+                key,
+                uid,
+                version,
+                status,
+            } => {
+                let meant = (uid.as_deref(), version.as_deref());
+                self.patch_status(&key, meant, &status, late)
             }
             Request::Create(pod) => {
                 let now = self.clock.now();
@@ -227,11 +233,15 @@ impl Shared {
     fn patch_status(
         &self,
         key: &Key,
-        uid: Option<&str>,
+        (uid, version): (Option<&str>, Option<&str>),
         patch: &serde_json::Value,
         late: bool,
     ) -> Result<Bytes, ApiError> {
         let before = self.meant(key, uid)?;
+        if version.is_some() && version != before.metadata.resource_version.as_deref() {
+            let message = "the object has been modified".to_owned();
+            return Err(refusal(409, "Conflict", message));
+        }
         if self.world.mutation() == Some(Mutation::LoseStatus) {
             let store = lock(&self.store);
             return store

@@ -18,6 +18,7 @@ pub(super) enum Request {
     PatchStatus {
         key: Key,
         uid: Option<String>,
+        version: Option<String>,
         status: Value,
     },
     Create(Box<Pod>),
@@ -54,10 +55,12 @@ impl Request {
                 ["api", "v1", "namespaces", ns, "pods", name, "status"],
             ) => {
                 let mut patch: Value = body(call)?;
-                let uid = patch["metadata"]["uid"].as_str().map(str::to_owned);
+                let said = |name: &str| patch["metadata"][name].as_str().map(str::to_owned);
+                let (uid, version) = (said("uid"), said("resourceVersion"));
                 Ok(Request::PatchStatus {
                     key: key(ns, name),
                     uid,
+                    version,
                     status: patch["status"].take(),
                 })
             }
@@ -109,7 +112,9 @@ impl fmt::Display for Request {
         match self {
             Request::List(age) => write!(f, "list {age:?}"),
             Request::Get((_, name)) => write!(f, "get {name}"),
-            Request::PatchStatus { key, uid, status } => {
+            Request::PatchStatus {
+                key, uid, status, ..
+            } => {
                 let uid = uid.as_deref().unwrap_or_default();
                 let text = status.to_string();
                 let end = text.floor_char_boundary(SHOWN);

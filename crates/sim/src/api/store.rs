@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use krablet_core::patch::{self, POD_STATUS};
 use krablet_core::status;
 use krablet_kube::ApiError;
-use krablet_pod::api::{Pod, PodStatus};
+use krablet_pod::api::{ContainerStatus, Pod, PodStatus};
 use krablet_pod::qos::qos_class;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -218,6 +218,9 @@ impl Store {
         }
         let mut pod = (*object.pod).clone();
         pod.status = Some(serde_json::from_value(new).map_err(bad)?);
+        if let Some(why) = revived(&object.pod, &pod) {
+            return Err(refusal(422, "Invalid", why));
+        }
         self.write(pod, Kind::Modified)
     }
 
@@ -247,4 +250,36 @@ impl Store {
         let marked = self.write(pod, Kind::Modified)?;
         Ok(Deleted::Marked(marked.pod.clone()))
     }
+}
+
+/// A container that has ended for good and now has not: no API server takes that.
+fn revived(old: &Pod, new: &Pod) -> Option<String> {
+    let spec = old.spec.as_ref()?;
+    let (old, new) = (old.status.as_ref()?, new.status.as_ref()?);
+    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
+    let lists = [
+        (
+            &spec.init_containers,
+            &old.init_container_statuses,
+            &new.init_container_statuses,
+        ),
+        (
+            &Some(spec.containers.clone()),
+            &old.container_statuses,
+            &new.container_statuses,
+        ),
+    ];
+    let end = |c: &ContainerStatus| c.state.as_ref()?.terminated.clone();
+    lists.into_iter().find_map(|(containers, old, new)| {
+        old.iter().flatten().find_map(|told| {
+            let code = end(told)?.exit_code;
+            let mut containers = containers.iter().flatten();
+            let own = containers.any(|c| c.name == told.name && c.restart_policy.is_some());
+            let may = policy == "Always" || own || (policy == "OnFailure" && code != 0);
+            let now = new.iter().flatten().find(|c| c.name == told.name)?;
+            let name = &told.name;
+            (!may && end(now).is_none())
+                .then(|| format!("{name}: may not be transitioned to non-terminated state"))
+        })
+    })
 }

@@ -198,7 +198,7 @@ impl Laws {
         let empty = PodStatus::default();
         let told = object.status.as_ref().unwrap_or(&empty);
         status::needs_update(told, &merged).then(|| {
-            let left = patch::pod_status_patch(uid.as_str(), told, &merged);
+            let left = patch::pod_status_patch(uid.as_str(), None, told, &merged);
             let left = left.map(|patch| patch["status"].to_string());
             format!("its status was not told: {}", left.unwrap_or_default())
         })

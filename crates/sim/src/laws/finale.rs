@@ -1,7 +1,5 @@
 //! What the node must look like once the weather is good and nothing more happens.
 
-use krablet_core::cgroups::{cpu_quota, cpu_shares};
-use krablet_core::resize::Size;
 use krablet_core::restart::pod_policy;
 use krablet_core::status;
 use krablet_pod::PodUid;
@@ -9,7 +7,7 @@ use krablet_pod::api::{Container, PodSpec};
 use krablet_pod::containers::{init_containers, is_sidecar};
 use krablet_pod::observed::ContainerState;
 
-use super::{Known, Laws};
+use super::{Known, Laws, sizes};
 use crate::runtime::{Instance, Machine};
 
 /// What lies around on the node of a pod.
@@ -196,14 +194,8 @@ fn container_runs(
 
 /// There is room for all, so all have what they ask for.
 fn wrong_size(seen: &Instance, container: &Container) -> Option<String> {
-    let wanted = Size::of(container.resources.as_ref()?);
-    let held = seen.resources()?;
-    let numbers = (held.cpu_shares, held.cpu_quota, held.memory_limit_in_bytes);
-    let expected = (
-        cpu_shares(wanted.cpu_request),
-        cpu_quota(wanted.cpu_limit, 100_000),
-        wanted.memory_limit,
-    );
+    let expected = sizes::wanted(container)?;
+    let numbers = sizes::held(seen)?;
     (numbers != expected).then(|| format!("is held to {numbers:?} instead of {expected:?}"))
 }
 

@@ -6,6 +6,7 @@ mod api;
 mod calls;
 mod finale;
 mod runtime;
+mod sizes;
 mod statuses;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +53,8 @@ pub enum Law {
     /// What stands at the API server never goes back either, over all lives of the agent: last
     /// phases stay, restart counts do not fall, what has ended for good does not run.
     ToldForward,
+    /// A container is never given what only an earlier spec of its pod asked for, over all lives of the agent.
+    SizesForward,
     /// Directories and mounts are not taken away under a running container.
     NotUnderfoot,
     /// Once all is well the node gets to exactly what is wanted, with nothing left over.
@@ -136,6 +139,7 @@ pub(crate) struct Laws {
     owners: BTreeMap<String, PodUid>,
     /// Pods of whose statuses one came when nobody waited for it any more.
     told_late: BTreeSet<PodUid>,
+    sizes: sizes::Sizes,
 }
 
 impl Laws {
@@ -149,6 +153,7 @@ impl Laws {
     pub(crate) fn want(&mut self, pod: &Arc<Pod>) {
         let uid = PodRef::of(pod).uid;
         let again = self.pods.get(&uid).is_some_and(|k| !k.wanted);
+        self.sizes.wish(pod, again);
         let known = self.pods.entry(uid).or_insert_with(|| Known {
             pod: pod.clone(),
             wanted: true,

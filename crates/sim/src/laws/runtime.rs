@@ -11,7 +11,11 @@ use crate::runtime::{Instance, Machine, Occurrence};
 impl Laws {
     pub(crate) fn happened(&mut self, machine: &Machine, what: &Occurrence) -> Held {
         match what {
-            Occurrence::Created(c) => self.created(c),
+            Occurrence::Created(c) => {
+                self.created(c)?;
+                self.given(c)
+            }
+            Occurrence::Updated(_, c) => self.given(c),
             Occurrence::Started(c) => self.started(machine, c),
             Occurrence::Exited(c, by_itself) => {
                 self.exited(c, *by_itself);

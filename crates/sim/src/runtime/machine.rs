@@ -205,6 +205,8 @@ pub enum Occurrence {
     /// The flag: by itself, not by a stop.
     Exited(Instance, bool),
     Removed(Instance),
+    /// It was given other resources. What it was before, and what it is now.
+    Updated(Box<Instance>, Box<Instance>),
 }
 
 type Answer<T> = Result<T, (Code, String)>;
@@ -351,9 +353,25 @@ impl Machine {
             ));
         }
         if number > container.updated {
+            let before = container.clone();
             container.updated = number;
             let config = Arc::make_mut(&mut container.config);
-            config.linux.get_or_insert_default().resources = resources;
+            let held = config.linux.get_or_insert_default();
+            let held = held.resources.get_or_insert_default();
+            let given = resources.unwrap_or_default();
+            for (held, given) in [
+                (&mut held.cpu_period, given.cpu_period),
+                (&mut held.cpu_quota, given.cpu_quota),
+                (&mut held.cpu_shares, given.cpu_shares),
+                (&mut held.memory_limit_in_bytes, given.memory_limit_in_bytes),
+            ] {
+                // What is not set stays as it is.
+                if given != 0 {
+                    *held = given;
+                }
+            }
+            let what = Occurrence::Updated(Box::new(before), Box::new(container.clone()));
+            self.occurred.push(what);
         }
         Ok(())
     }

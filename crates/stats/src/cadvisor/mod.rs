@@ -13,8 +13,10 @@ use series as s;
 /// The name that stands for a pod's sandbox.
 const SANDBOX: &str = "POD";
 
-/// Without a snapshot the page says that there was an error.
-pub fn cadvisor_metrics(snapshot: Option<&Snapshot>) -> String {
+/// The page in pieces. Without a snapshot it says that there was an error.
+pub fn cadvisor_metrics(
+    snapshot: Option<&Snapshot>,
+) -> impl Iterator<Item = String> + Send + use<> {
     let mut page = Page {
         text: Text::default(),
         at: snapshot.map(|s| s.at.as_millisecond()),
@@ -35,7 +37,7 @@ pub fn cadvisor_metrics(snapshot: Option<&Snapshot>) -> String {
             page.pod(pod, snapshot);
         }
     }
-    page.text.render()
+    page.text.pieces()
 }
 
 /// All six labels are always there; what is not known is empty.

@@ -25,7 +25,7 @@ fn value(families: &BTreeMap<String, Family>, name: &str, id: &str) -> Option<f6
 
 #[test]
 fn containers_have_their_labels() {
-    let all = families(&cadvisor_metrics(Some(&snapshot())));
+    let all = families(&cadvisor_metrics(Some(&snapshot())).collect::<String>());
     let usage = &all["container_cpu_usage_seconds_total"];
     assert_eq!(usage.kind, "counter");
     let of = |id: &str| {
@@ -50,7 +50,7 @@ fn containers_have_their_labels() {
 
 #[test]
 fn every_series_once_and_with_its_value() {
-    let all = families(&cadvisor_metrics(Some(&snapshot())));
+    let all = families(&cadvisor_metrics(Some(&snapshot())).collect::<String>());
     let of = |name: &str| value(&all, name, "/kubepods/podu1/c1").unwrap();
     for (name, expected) in [
         ("container_memory_working_set_bytes", 2000.0),
@@ -91,7 +91,7 @@ fn without_a_quota_nothing_is_throttled() {
     let mut read = snapshot();
     let cgroup = &mut read.pods[0].containers[0].cgroup;
     cgroup.cpu.as_mut().unwrap().quota = None;
-    let all = families(&cadvisor_metrics(Some(&read)));
+    let all = families(&cadvisor_metrics(Some(&read)).collect::<String>());
     let id = "/kubepods/podu1/c1";
     assert_eq!(value(&all, "container_cpu_cfs_periods_total", id), None);
     assert_eq!(value(&all, "container_spec_cpu_quota", id), None);
@@ -126,7 +126,7 @@ fn the_page_of_resources() {
 
 #[test]
 fn pages_of_a_failure_say_so() {
-    let all = families(&cadvisor_metrics(None));
+    let all = families(&cadvisor_metrics(None).collect::<String>());
     assert_eq!(all["container_scrape_error"].samples[0].value, 1.0);
     let all = families(&resource_metrics(None));
     assert_eq!(all["resource_scrape_error"].samples[0].value, 1.0);

@@ -5,7 +5,7 @@ pub mod net;
 pub mod v1;
 pub mod v2;
 
-use crate::reading::{Psi, PsiLine, Tasks};
+use crate::reading::{Depth, Psi, PsiLine, Tasks};
 
 /// A file by its name, or nothing where it cannot be read.
 pub type Lookup<'a> = dyn FnMut(&str) -> Option<String> + 'a;
@@ -48,11 +48,14 @@ fn count_lines(text: &str) -> u64 {
 }
 
 /// From the files of processes, of threads, and of the most threads there may be.
-pub(crate) fn tasks(files: &mut Lookup<'_>, names: [&str; 3]) -> Option<Tasks> {
-    let [processes, threads, max] = names.map(files);
-    let processes = count_lines(&processes?);
-    let threads = threads.and_then(|text| number(&text));
-    let max = max.and_then(|text| number(&text));
+pub(crate) fn tasks(files: &mut Lookup<'_>, names: [&str; 3], depth: Depth) -> Option<Tasks> {
+    let [processes, threads, max] = names;
+    let processes = count_lines(&files(processes)?);
+    let mut one = |name: &str| match depth {
+        Depth::Full => files(name).and_then(|text| number(&text)),
+        _ => None,
+    };
+    let (threads, max) = (one(threads), one(max));
     Some(Tasks {
         processes,
         threads: threads.unwrap_or(processes),

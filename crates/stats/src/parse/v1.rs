@@ -7,7 +7,7 @@ use crate::reading::{Cgroup, Cpu, Depth, DeviceIo, Memory, MemoryParts, Throttli
 pub const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "blkio"];
 
 /// Processes, threads, and the most threads there may be.
-const TASKS: [&str; 3] = ["cpu/cgroup.procs", "pids/pids.current", "pids/pids.max"];
+pub(crate) const TASKS: [&str; 3] = ["cpu/cgroup.procs", "pids/pids.current", "pids/pids.max"];
 
 /// `USER_HZ` is 100 wherever Linux runs.
 const NANOS_PER_TICK: u64 = 10_000_000;
@@ -20,7 +20,7 @@ pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
         ..Cgroup::default()
     };
     if full {
-        found.tasks = tasks(files, TASKS);
+        found.tasks = tasks(files, TASKS, depth);
         found.io = io(files);
     }
     found

@@ -7,7 +7,7 @@ use crate::reading::{Cgroup, Cpu, Depth, DeviceIo, Memory, MemoryParts, Pressure
 
 const MICRO: u64 = 1000;
 /// Processes, threads, and the most threads there may be.
-const TASKS: [&str; 3] = ["cgroup.procs", "pids.current", "pids.max"];
+pub(crate) const TASKS: [&str; 3] = ["cgroup.procs", "pids.current", "pids.max"];
 
 pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
     let full = depth == Depth::Full;
@@ -17,8 +17,10 @@ pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
         ..Cgroup::default()
     };
     if full {
-        found.tasks = tasks(files, TASKS);
+        found.tasks = tasks(files, TASKS, depth);
         found.io = files("io.stat").map(|text| io(&text)).unwrap_or_default();
+    }
+    if depth >= Depth::Summary {
         found.pressure = Pressure {
             cpu: files("cpu.pressure").and_then(|text| pressure(&text)),
             memory: files("memory.pressure").and_then(|text| pressure(&text)),

@@ -24,6 +24,9 @@ pub(super) struct Job {
     pub target: Arc<Pod>,
     /// What is known to stand at the API server; `None`: ask.
     pub base: Option<Arc<Pod>>,
+    /// Nothing was said to this object in this life. A word of the life before may still be on its
+    /// way, so this one is only good for the object as it is known.
+    pub first: bool,
     pub standing: Standing,
     pub could_have_running_containers: bool,
     pub priority: Priority,
@@ -68,15 +71,36 @@ pub(super) async fn deliver(kube: Kube, job: Job) -> Landed {
 }
 
 async fn tell(kube: &Kube, job: &Job, calls: &mut Calls) -> Result<End, End> {
-    let target = PodRef::of(&job.target);
-    let mut object = match &job.base {
+    let object = match &job.base {
         Some(base) => base.clone(),
-        None => {
-            calls.gets += 1;
-            let got = get(kube, &job.target, job.priority).await;
-            got.map_err(|e| refused(e, true, None))?
-        }
+        None => ask(kube, job, calls).await?,
     };
+    match tell_object(kube, job, object, calls).await {
+        Err(end) if job.first && is_conflict(&end) => {
+            let object = ask(kube, job, calls).await?;
+            tell_object(kube, job, object, calls).await
+        }
+        told => told,
+    }
+}
+
+fn is_conflict(end: &End) -> bool {
+    matches!(end, End::Failed { error, .. } if error.is_conflict())
+}
+
+async fn ask(kube: &Kube, job: &Job, calls: &mut Calls) -> Result<Arc<Pod>, End> {
+    calls.gets += 1;
+    let got = get(kube, &job.target, job.priority).await;
+    got.map_err(|e| refused(e, true, None))
+}
+
+async fn tell_object(
+    kube: &Kube,
+    job: &Job,
+    mut object: Arc<Pod>,
+    calls: &mut Calls,
+) -> Result<End, End> {
+    let target = PodRef::of(&job.target);
     if PodRef::of(&object).uid != target.uid {
         return Ok(End::Gone);
     }
@@ -90,7 +114,9 @@ async fn tell(kube: &Kube, job: &Job, calls: &mut Calls) -> Result<End, End> {
     let merged = status::merge_for_api(&inputs);
     let empty = PodStatus::default();
     let old = object.status.as_ref().unwrap_or(&empty);
-    if let Some(patch) = pod_status_patch(target.uid.as_str(), old, &merged) {
+    let version = object.metadata.resource_version.as_deref();
+    let version = version.filter(|_| job.first);
+    if let Some(patch) = pod_status_patch(target.uid.as_str(), version, old, &merged) {
         calls.patches += 1;
         object = send(kube, job, &patch, merged).await?;
         // The server checks the UID itself; what it answers is another pod's only if it did not.

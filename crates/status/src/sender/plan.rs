@@ -214,6 +214,14 @@ impl Plan {
         }
     }
 
+    /// What stands at the API server is not known any more.
+    pub(super) fn doubt(&mut self, uid: &PodUid) {
+        if let Some(entry) = self.entries.get_mut(uid) {
+            entry.answer = None;
+            entry.unsure = true;
+        }
+    }
+
     /// Back from its way: the entry, and since when it had something to tell.
     fn land(&mut self, uid: &PodUid) -> Option<(&mut Entry, Pending)> {
         let entry = self.entries.get_mut(uid)?;

@@ -215,6 +215,33 @@ async fn a_change_and_back_reaches_the_server_though_the_watch_is_behind() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_change_and_back_reaches_the_server_though_the_watch_has_fallen_silent() {
+    let bench = Bench::new();
+    let pod = bench.bind("a");
+    bench.say(&pod, "Running", true);
+    bench.all_told().await;
+    bench.watch("a");
+    bench.settle().await;
+    bench.say(&pod, "Running", false);
+    bench.all_told().await;
+    bench.calls();
+    // Audits pass, and the watch still shows the pod as ready.
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    assert!(bench.calls().iter().all(|call| call == "GET a"));
+    bench.say(&pod, "Running", true);
+    bench.all_told().await;
+    let ready = || bench.server.object("a").unwrap()["status"]["conditions"][0]["status"].take();
+    assert_eq!(ready(), "True");
+    // Nor is it lost when the watch catches up with what was never looked at.
+    bench.say(&pod, "Running", false);
+    bench.all_told().await;
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    bench.watch("a");
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    assert_eq!(ready(), "False");
+}
+
+#[tokio::test(start_paused = true)]
 async fn ready_and_ended_pods_go_before_others() {
     let bench = Bench::new();
     let first: Vec<Pod> = (0..8).map(|i| bench.bind(&format!("p{i}"))).collect();
@@ -365,6 +392,28 @@ async fn an_object_that_is_remembered_from_an_earlier_life_is_asked_for() {
     let object = bench.server.object("a").unwrap();
     assert_eq!(object["status"]["conditions"][0]["type"], "Gate");
     assert_eq!(bench.handle.numbers().gets, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_word_of_the_life_before_that_comes_late_is_not_taken_back() {
+    let bench = Bench::new();
+    let pod = bench.bind("a");
+    // Nobody here knows of this when the first status is sent.
+    bench.server.change("a", |object| {
+        let container = json!({"name": "c", "restartCount": 1, "image": "", "imageID": ""});
+        object["status"]["containerStatuses"] = json!([container]);
+    });
+    let mut first = status("Running", true);
+    let container = json!([{"name": "c", "restartCount": 0, "image": "", "imageID": "",
+        "ready": true, "state": {"running": {}}}]);
+    first.container_statuses = serde_json::from_value(container).unwrap();
+    bench.store.update(&pod, Timestamp::UNIX_EPOCH, |_| first);
+    bench.all_told().await;
+    assert_eq!(bench.calls(), ["PATCH a", "GET a", "PATCH a"]);
+    assert_eq!(bench.handle.numbers().failures, 0);
+    let object = bench.server.object("a").unwrap();
+    assert_eq!(object["status"]["containerStatuses"][0]["restartCount"], 1);
+    assert_eq!(bench.phase("a"), "Running");
 }
 
 #[tokio::test(start_paused = true)]

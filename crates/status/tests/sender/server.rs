@@ -137,7 +137,9 @@ impl Server {
         match call.verb {
             Verb::Get => {}
             Verb::Patch(_) => {
-                if body["metadata"]["uid"] != uid {
+                let version = &body["metadata"]["resourceVersion"];
+                let old = !version.is_null() && *version != object["metadata"]["resourceVersion"];
+                if body["metadata"]["uid"] != uid || old {
                     return refuse(409, "Conflict");
                 }
                 object["status"] = apply(&object["status"], &body["status"], POD_STATUS);

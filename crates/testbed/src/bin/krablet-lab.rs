@@ -15,7 +15,8 @@ usage: krablet-lab COMMAND
   cluster            bring up a control plane, and a bed for a node to join it from, and hold them
                      until Ctrl-C
   run                run krablet standalone on a copy of examples/ and show its pods until Ctrl-C;
-                     RUNTIME=unix://PATH uses the container runtime at that socket
+                     RUNTIME=unix://PATH uses the container runtime at that socket, if it has
+                     no pods; KRABLET_TAKE_RUNTIME=1 uses it all the same, and ends them
   clean              remove what beds left behind whose keeper was killed";
 
 #[tokio::main(flavor = "current_thread")]

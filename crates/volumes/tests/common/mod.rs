@@ -165,6 +165,7 @@ impl World {
             cluster: Some(Arc::new(self.cluster.clone())),
             tokens: Some(Tokens::new(Arc::new(issuer), clock, 1, None)),
             node: watch::Sender::new(Arc::new(node)).subscribe(),
+            metrics: Default::default(),
         }
     }
 

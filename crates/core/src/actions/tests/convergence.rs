@@ -137,6 +137,7 @@ fn carry_out(pod: &Pod, seen: &mut Seen, actions: &PodActions) {
                 created_at: 0,
                 ips: vec!["10.0.0.2".into()],
                 host_network: false,
+                source: None,
             },
         );
     }

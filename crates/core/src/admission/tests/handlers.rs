@@ -364,6 +364,23 @@ fn the_status_of_the_refused() {
 }
 
 #[test]
+fn what_refusals_are_counted_as() {
+    for (reason, counted) in [
+        ("OutOfcpu", "OutOfcpu"),
+        ("OutOfpods", "OutOfpods"),
+        ("OutOfexample.com/gpu", "OutOfExtendedResources"),
+        ("OutOfhugepages-2Mi", "OutOfExtendedResources"),
+        ("UnexpectedAdmissionError", "UnexpectedAdmissionError"),
+        ("PodOSNotSupported", "PodOSNotSupported"),
+        ("NodeAffinity", "Other"),
+        ("", "Other"),
+    ] {
+        assert_eq!(Rejection::new(reason, "").counted_as(), counted, "{reason}");
+    }
+    assert!(COUNTED_REASONS.is_sorted());
+}
+
+#[test]
 fn a_pod_without_a_spec_is_no_trouble() {
     let door = Door::new("pods=1");
     assert_eq!(door.verdict(&Pod::default(), &[]), Verdict::Admit);

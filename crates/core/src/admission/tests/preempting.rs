@@ -175,3 +175,23 @@ fn what_the_victims_are_told() {
     assert_eq!(condition.type_, "DisruptionTarget");
     assert_eq!(condition.reason.as_deref(), Some("TerminationByKubelet"));
 }
+
+#[test]
+fn what_room_is_made_for_want_of() {
+    let door = Door::new("cpu=1 memory=1Gi pods=2");
+    for (candidate, others, expected) in [
+        ("a cpu=1 static", &["b cpu=1"][..], Some("cpu")),
+        (
+            "a cpu=1 memory=1Gi static",
+            &["b memory=1Gi"],
+            Some("memory"),
+        ),
+        ("a cpu=1 static", &["b cpu=1", "c"], Some("pods")),
+    ] {
+        let verdict = door.verdict(&pod(candidate), others);
+        let Verdict::AdmitAfterPreempting(room) = verdict else {
+            panic!("{candidate}: {verdict:?}");
+        };
+        assert_eq!(room.lacking.as_deref(), expected, "{candidate}");
+    }
+}

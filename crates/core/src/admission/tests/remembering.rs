@@ -44,7 +44,7 @@ impl World {
         match self.admission.resize(&pod(text), &surroundings) {
             ResizeVerdict::Same => "same".into(),
             ResizeVerdict::Allocated => "allocated".into(),
-            ResizeVerdict::AfterPreempting(victims) => format!("after {victims:?}"),
+            ResizeVerdict::AfterPreempting(room) => format!("after {:?}", room.victims),
             ResizeVerdict::Deferred(why) => format!("deferred: {}: {}", why.reason, why.message),
             ResizeVerdict::Infeasible(why) => format!("infeasible: {}", why.message),
         }
@@ -310,8 +310,8 @@ proptest! {
                 _ => {
                     let critical = format!("s{name} cpu={cpu} static");
                     let verdict = world.verdict(&pod(&critical));
-                    if let Verdict::AdmitAfterPreempting(victims) = &verdict {
-                        for victim in victims {
+                    if let Verdict::AdmitAfterPreempting(room) = &verdict {
+                        for victim in &room.victims {
                             prop_assert!(inside.remove(victim.as_str()).is_some(), "{victim} is not in");
                             world.admission.forget(victim);
                         }

@@ -179,10 +179,8 @@ fn ended_containers_do_not_come_back_unless_they_may() {
         ),
         ("never c:a", "S0 a:exit1", "S0 a:exit2/n=1", ""),
         (&all, "S0 a:exit1", "S0 a:run/n=1", ""),
-        ("never i:x c:a", "S0 x:exit0", "S0 x:run/n=1", refused_init),
+        ("never i:x c:a", "S0 x:exit1", "S0 x:run/n=1", refused_init),
         ("onfailure i:x c:a", "S0 x:exit1", "S0 x:run/n=1", ""),
-        // The sandbox was lost, and is initialised anew.
-        ("onfailure i:x c:a", "S0 x:exit0", "S1 x:run/n=1", ""),
         (
             "never i:x/policy=OnFailure c:a",
             "S0 x:exit1",
@@ -199,6 +197,71 @@ fn ended_containers_do_not_come_back_unless_they_may() {
         let why = accepted.refused.unwrap_or_default();
         assert_eq!(accepted.changed, why.is_empty());
         (format!("{pod_text} | {before} > {then}"), expected, why)
+    }));
+}
+
+#[test]
+fn a_sandbox_that_is_initialised_anew_does_not_take_back_that_it_once_was() {
+    let cases = [
+        ("never i:x c:a", "S0 x:exit0", "S0 x:run/n=1", "x=exit0/0"),
+        (
+            "onfailure i:x c:a",
+            "S0 x:exit0",
+            "S1 x:run/n=1",
+            "x=exit0/0",
+        ),
+        (
+            "onfailure i:x c:a",
+            "S0 x:exit0",
+            "S1 x:made/n=1",
+            "x=exit0/0",
+        ),
+        (
+            "onfailure i:x c:a",
+            "S0 x:exit0",
+            "S1 x:exit0/n=1",
+            "x=exit0/1",
+        ),
+        (
+            "onfailure i:x c:a",
+            "S0 x:exit0",
+            "S1 x:exit3/n=1",
+            "x=exit3/1",
+        ),
+        ("always i:x c:a", "S0 x:exit0", "S1 x:run/n=1", "x=run/1"),
+        ("never i:s* c:a", "S0 s:exit0", "S1 s:run/n=1", "s=run/1"),
+    ];
+    check_all(cases.map(|(pod_text, before, then, expected)| {
+        let pod = pod(pod_text);
+        let old = after(&pod, before);
+        let mut status = old;
+        // Said again and again it is the same.
+        for _ in 0..3 {
+            let new = generated(&pod, Some(&status), then);
+            let accepted = accept(&inputs(&pod, Some(&status), 1), new);
+            assert_eq!(accepted.refused, None);
+            status = accepted.status;
+        }
+        let of = |c: &ContainerStatus| {
+            let state = c.state.clone().unwrap_or_default();
+            let state = match (state.terminated, state.running) {
+                (Some(end), _) => format!("exit{}", end.exit_code),
+                (_, Some(_)) => "run".to_owned(),
+                _ => "wait".to_owned(),
+            };
+            format!("{}={state}/{}", c.name, c.restart_count)
+        };
+        let said: Vec<String> = status
+            .init_container_statuses
+            .iter()
+            .flatten()
+            .map(of)
+            .collect();
+        (
+            format!("{pod_text} | {before} > {then}"),
+            expected,
+            said.join(" "),
+        )
     }));
 }
 

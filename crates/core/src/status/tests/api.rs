@@ -298,7 +298,7 @@ fn what_the_server_gives_back_is_what_it_was_given() {
     }));
     assert!(!needs_update(&given_back, &ours));
     // The order of containers is patched, for the list is one value to the server.
-    let patch = crate::patch::pod_status_patch("u", &given_back, &ours).unwrap();
+    let patch = crate::patch::pod_status_patch("u", None, &given_back, &ours).unwrap();
     let changed: Vec<&String> = patch["status"].as_object().unwrap().keys().collect();
     assert_eq!(changed, ["containerStatuses"]);
     // Waiting for no told reason is not the same as no state.

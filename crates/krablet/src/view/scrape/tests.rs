@@ -96,6 +96,7 @@ fn runtime() -> Vec<Arc<ObservedPod>> {
         created_at: 0,
         ips: vec![],
         host_network: false,
+        source: None,
     };
     let pod = |uid: &str, ready| {
         Arc::new(ObservedPod {
@@ -174,6 +175,9 @@ fn moment(calls: CallStats) -> Moment {
                 sum: 3000.0,
             },
         }),
+        cluster: Some(cluster(instant)),
+        ephemeral: 3,
+        volumes: [(("kubernetes.io/empty-dir", "actual_state_of_world"), 4)].into(),
         storage: storage(),
         working: [(group, 2)].into(),
         runtime: runtime(),
@@ -189,7 +193,30 @@ fn moment(calls: CallStats) -> Moment {
         },
         last_ok: Some(instant),
         calls,
-        process: Some(ProcessStats::default()),
+        process: Some(ProcessStats {
+            start_seconds: 1_000_000.0 - 100.0,
+            start_after_boot: 5.0,
+            ..ProcessStats::default()
+        }),
+    }
+}
+
+/// A node that was made 90 seconds ago, with one call that was answered and one that was sent twice.
+fn cluster(now: Instant) -> ClusterNumbers {
+    let calls = RestMetrics::default();
+    let (host, second) = ("api:6443", Duration::from_secs(1));
+    calls.requests.add(&["200", host, "GET"], 2);
+    calls.retries.add(&["200", host, "GET"], 1);
+    calls.duration.observe_duration(&[host, "GET"], second);
+    calls.turn.observe_duration(&[host, "GET"], second);
+    let ago = |seconds| Some(now - Duration::from_secs(seconds));
+    ClusterNumbers {
+        calls,
+        startup: StartupMoments {
+            attempted: ago(97),
+            registered: ago(90),
+            ready: ago(70),
+        },
     }
 }
 
@@ -217,6 +244,27 @@ fn counted() -> Metrics {
     resizes.infeasible.add(&["static_pod"], 1);
     resizes.deferred_accepted.add(&["periodic_retry"], 1);
     resizes.pending.set([(vec!["deferred"], 1)]);
+    let door = &metrics.workers.door;
+    door.rejections.add(&["OutOfcpu"], 1);
+    door.preemptions.add(&["cpu"], 1);
+    let cgroups = &metrics.cgroups;
+    cgroups.duration.observe_duration(&["create"], second);
+    let mounted = ["false", "volume_mount", "success", "kubernetes.io/nfs"];
+    metrics
+        .volumes
+        .operations
+        .observe_duration(&mounted, second);
+    metrics.volumes.swept(2, 1);
+    let asked = &metrics.pod_resources;
+    for counter in [
+        &asked.requests,
+        &asked.list,
+        &asked.get,
+        &asked.get_errors,
+        &asked.allocatable,
+    ] {
+        counter.add(&["v1"], 1);
+    }
     let images = &metrics.images;
     images.garbage_collected.add(&["age"], 1);
     images.plugin_errors.add(&["plugin"], 1);
@@ -324,6 +372,54 @@ async fn the_page_is_the_table() {
             &[("major", "1"), ("minor", "36"), ("go_version", "")],
             1.0,
         ),
+        (
+            "kubernetes_feature_enabled",
+            &[("name", "ContainerCheckpoint"), ("stage", "BETA")],
+            1.0,
+        ),
+        // On, and not there.
+        (
+            "kubernetes_feature_enabled",
+            &[("name", "ExtendWebSocketsToKubelet"), ("stage", "BETA")],
+            0.0,
+        ),
+        ("kubelet_managed_ephemeral_containers", &[], 3.0),
+        (
+            "volume_manager_total_volumes",
+            &[
+                ("plugin_name", "kubernetes.io/empty-dir"),
+                ("state", "actual_state_of_world"),
+            ],
+            4.0,
+        ),
+        ("kubelet_orphan_pod_cleaned_volumes", &[], 2.0),
+        ("kubelet_orphan_pod_cleaned_volumes_errors", &[], 1.0),
+        (
+            "rest_client_requests_total",
+            &[("code", "200"), ("method", "GET"), ("host", "api:6443")],
+            2.0,
+        ),
+        (
+            "kubelet_node_startup_pre_kubelet_duration_seconds",
+            &[],
+            5.0,
+        ),
+        (
+            "kubelet_node_startup_pre_registration_duration_seconds",
+            &[],
+            3.0,
+        ),
+        (
+            "kubelet_node_startup_registration_duration_seconds",
+            &[],
+            7.0,
+        ),
+        (
+            "kubelet_node_startup_post_registration_duration_seconds",
+            &[],
+            20.0,
+        ),
+        ("kubelet_node_startup_duration_seconds", &[], 35.0),
         ("krablet_audit_discrepancies_total", &[], 3.0),
         (
             "krablet_runtime_operations_in_flight",
@@ -341,6 +437,36 @@ async fn the_page_is_the_table() {
     }
     let gates = families["kubernetes_feature_enabled"].samples.len();
     assert_eq!(gates, Gate::all().len());
+}
+
+#[tokio::test]
+async fn a_start_is_told_as_far_as_it_has_come() {
+    let facts = Facts {
+        node_name: "node".into(),
+        cgroup_version: CgroupVersion::V2,
+        gates: FeatureGates::defaults(),
+    };
+    let calls = calls().await;
+    type Forget = fn(&mut StartupMoments);
+    let cases: [(Forget, &[&str]); 3] = [
+        (|_| (), &["registration", "post_registration"]),
+        (|node| node.ready = None, &["registration"]),
+        // The node was there before.
+        (|node| (node.registered, node.ready) = (None, None), &[]),
+    ];
+    for (forget, expected) in cases {
+        let mut moment = moment(calls.clone());
+        forget(&mut moment.cluster.as_mut().unwrap().startup);
+        let text = metrics(&facts, &moment, &counted());
+        let families = exposition::parse(&text).unwrap();
+        let told = ["registration", "post_registration"]
+            .into_iter()
+            .filter(|part| {
+                let name = format!("kubelet_node_startup_{part}_duration_seconds");
+                families.contains_key(&name)
+            });
+        assert!(told.eq(expected.iter().copied()), "{expected:?}");
+    }
 }
 
 fn probe(uid: &str, successful: u64, failed: u64) -> ProbeMetrics {

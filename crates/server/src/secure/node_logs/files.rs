@@ -223,6 +223,8 @@ pub(super) fn pieces(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -272,5 +274,18 @@ mod tests {
         assert_eq!(kind("a.html", b"<html>"), "text/plain; charset=utf-8");
         assert_eq!(kind("wtmp", b"\0\0"), "application/octet-stream");
         assert_eq!(kind("a.log.1.gz", b"\x1f\x8b"), "application/gzip");
+    }
+
+    proptest! {
+        /// What is sent lies in the file, and is never nothing.
+        #[test]
+        fn any_range_is_a_part_of_the_file(
+            range in "(bytes=)?(-?[0-9]{0,20}(-[0-9]{0,20})?(, ?[0-9]{0,3}-[0-9]{0,3})?|[ -~]{0,12})",
+            size in prop_oneof![0_u64..20, any::<u64>()],
+        ) {
+            if let Wanted::Part(part) = part_of(&range, size) {
+                prop_assert!(part.start < part.end && part.end <= size, "{part:?}");
+            }
+        }
     }
 }

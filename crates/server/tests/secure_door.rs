@@ -1,0 +1,101 @@
+//! The HTTPS door as a client meets it: what is shown in the handshake, and what is behind it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
+
+mod node;
+mod stage;
+
+use krablet_server::TlsLimits;
+use rustls::version::{TLS12, TLS13};
+use serde_json::{Value, json};
+use stage::{Stage, connector, head, pair};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// On a connection that stays open.
+async fn is_well(stream: &mut TlsStream<TcpStream>) -> bool {
+    let request = b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let head = head(stream).await;
+    let mut body = [0; 2];
+    stream.read_exact(&mut body).await.unwrap();
+    head.starts_with("HTTP/1.1 200 ") && &body == b"ok"
+}
+
+#[tokio::test]
+async fn a_new_pair_is_for_those_who_come_next() {
+    let stage = Stage::new().await;
+    let mut old = stage.connect().await;
+    assert!(is_well(&mut old).await);
+    let (certificate, key) = pair();
+    stage.pair.show(key);
+    assert!(is_well(&mut old).await, "what is open stays open");
+    // One that was here before would go on where it was, and be shown nothing.
+    let stranger = connector(stage.certificate.clone(), rustls::ALL_VERSIONS);
+    assert!(stage.connect_by(&stranger).await.is_err());
+    let newer = connector(certificate.clone(), rustls::ALL_VERSIONS);
+    let mut new = stage.connect_by(&newer).await.unwrap();
+    let shown = new.get_ref().1.peer_certificates().unwrap();
+    assert_eq!(shown, [certificate]);
+    assert!(is_well(&mut new).await);
+    assert!(is_well(&mut old).await);
+}
+
+#[tokio::test]
+async fn older_versions_are_refused_where_they_are_to_be() {
+    for (min_version, older) in [("VersionTLS13", false), ("VersionTLS12", true), ("", true)] {
+        let limits = TlsLimits {
+            min_version: min_version.to_owned(),
+            ..TlsLimits::default()
+        };
+        let stage = Stage::within(limits).await;
+        for (version, expected) in [(&TLS12, older), (&TLS13, true)] {
+            let client = connector(stage.certificate.clone(), &[version]);
+            let got_in = match stage.connect_by(&client).await {
+                Ok(mut stream) => is_well(&mut stream).await,
+                Err(_) => false,
+            };
+            assert_eq!(got_in, expected, "{min_version:?}: {:?}", version.version);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_told_of_pods_and_settings() {
+    let stage = Stage::new().await;
+    let (code, text) = stage.page("GET", "/configz").await;
+    let told: Value = serde_json::from_str(&text).unwrap();
+    let settings = &told["kubeletconfig"];
+    assert_eq!(
+        (code, &settings["kind"]),
+        (200, &json!("KubeletConfiguration"))
+    );
+    assert_eq!(settings["authentication"]["anonymous"]["enabled"], false);
+
+    let (code, text) = stage.page("GET", "/runningpods/").await;
+    let told: Value = serde_json::from_str(&text).unwrap();
+    let pod = json!({
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+        "spec": {"containers": [{"name": "c", "image": "busybox:1", "resources": {}}]},
+        "status": {},
+    });
+    assert_eq!((code, &told["items"]), (200, &json!([pod])));
+}
+
+#[tokio::test]
+async fn commands_are_run_to_their_end() {
+    let stage = Stage::new().await;
+    for (path, expected) in [
+        ("/run/ns/p/c?cmd=echo+so+be+it", (200, "so be it!")),
+        ("/run/ns/p/u/c?cmd=echo+so", (200, "so!")),
+        (
+            "/run/ns/p/c?cmd=fail",
+            (500, "command 'fail' exited with 1: !"),
+        ),
+        ("/run/ns/p/other/c?cmd=echo", (404, "pod not found")),
+    ] {
+        let (code, text) = stage.page("POST", path).await;
+        assert_eq!((code, text.as_str()), expected, "{path}");
+    }
+}

@@ -1,0 +1,201 @@
+//! The HTTPS door with a pod behind it and a runtime that echoes, and clients that trust it.
+
+#![allow(dead_code, reason = "no test needs all of it")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use krablet_access::{Authenticator, Authorizer};
+use krablet_cri::{StreamingService, v1};
+use krablet_server::{
+    About, Access, Debug, HealthRecord, Listener, NodeLogs, SecureParts, ServingPair, TlsLimits,
+    serve_secure,
+};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::node::{OneContainer, OnePod, Quiet, running_pod};
+
+/// Serves every stream at one place.
+struct Echo(SocketAddr);
+
+#[async_trait]
+impl StreamingService for Echo {
+    async fn exec(&self, _: v1::ExecRequest) -> krablet_cri::Result<String> {
+        Ok(format!("http://{}/exec", self.0))
+    }
+    async fn attach(&self, _: v1::AttachRequest) -> krablet_cri::Result<String> {
+        Ok(format!("http://{}/attach", self.0))
+    }
+    async fn port_forward(&self, _: v1::PortForwardRequest) -> krablet_cri::Result<String> {
+        Ok(format!("http://{}/forward", self.0))
+    }
+}
+
+/// The runtime's streaming server: grants every upgrade, and gives back what it hears.
+async fn echo(listener: TcpListener) {
+    let mut streams = JoinSet::new();
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        while streams.try_join_next().is_some() {}
+        streams.spawn(async move {
+            let head = head(&mut stream).await;
+            let known = ["/exec", "/attach", "/forward"];
+            if !known.iter().any(|path| head.starts_with(&format!("POST {path} "))) {
+                return;
+            }
+            let granted = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+            let _ = stream.write_all(granted.as_bytes()).await;
+            let (mut from, mut to) = stream.split();
+            let _ = tokio::io::copy(&mut from, &mut to).await;
+        });
+    }
+}
+
+/// The head of a request or an answer.
+pub async fn head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8(head).unwrap()
+}
+
+pub struct Stage {
+    pub address: SocketAddr,
+    /// What is shown in the handshake, and was shown at first.
+    pub pair: ServingPair,
+    pub certificate: CertificateDer<'static>,
+    pub connector: TlsConnector,
+    /// `/var/log`, and in it `container.log`, which the container has written.
+    pub logs: tempfile::TempDir,
+    pub tasks: JoinSet<()>,
+}
+
+impl Stage {
+    pub async fn new() -> Self {
+        Self::within(TlsLimits::default()).await
+    }
+
+    pub async fn within(limits: TlsLimits) -> Self {
+        let logs = tempfile::tempdir().unwrap();
+        let mut tasks = JoinSet::new();
+        let runtime = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let streaming = Arc::new(Echo(runtime.local_addr().unwrap()));
+        tasks.spawn(echo(runtime));
+        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (certificate, key) = pair();
+        let pair = ServingPair::default();
+        pair.show(key);
+        let parts = parts(streaming, &logs);
+        let shown = pair.clone();
+        tasks.spawn(async move {
+            serve_secure(listener, &shown, &limits, parts)
+                .await
+                .unwrap();
+        });
+        Self {
+            address,
+            pair,
+            connector: connector(certificate.clone(), rustls::ALL_VERSIONS),
+            certificate,
+            logs,
+            tasks,
+        }
+    }
+
+    pub async fn connect(&self) -> TlsStream<TcpStream> {
+        self.connect_by(&self.connector).await.unwrap()
+    }
+
+    pub async fn connect_by(
+        &self,
+        connector: &TlsConnector,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.address).await?;
+        let name = ServerName::try_from("node").unwrap();
+        connector.connect(name, stream).await
+    }
+
+    pub async fn ask(&self, request: &str) -> (TlsStream<TcpStream>, String) {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let head = head(&mut stream).await;
+        (stream, head)
+    }
+
+    /// The code and the whole answer.
+    pub async fn page(&self, method: &str, path: &str) -> (u16, String) {
+        let lines = "Host: node\r\nConnection: close\r\n\r\n";
+        let request = format!("{method} {path} HTTP/1.1\r\n{lines}");
+        let (mut stream, head) = self.ask(&request).await;
+        let mut body = String::new();
+        stream.read_to_string(&mut body).await.unwrap();
+        let code = head.split(' ').nth(1).unwrap();
+        (code.parse().unwrap(), body)
+    }
+}
+
+/// A new certificate for the name all clients ask for.
+pub fn pair() -> (CertificateDer<'static>, Arc<CertifiedKey>) {
+    let made = rcgen::generate_simple_self_signed(["node".to_owned()]).unwrap();
+    let certificate = made.cert.der().clone();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = aws_lc_rs::default_provider();
+    let key = CertifiedKey::from_der(vec![certificate.clone()], key, &provider).unwrap();
+    (certificate, Arc::new(key))
+}
+
+pub fn connector(
+    certificate: CertificateDer<'static>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    TlsConnector::from(Arc::new(config))
+}
+
+fn parts(streaming: Arc<Echo>, logs: &tempfile::TempDir) -> SecureParts {
+    SecureParts {
+        view: Quiet::with(vec![running_pod("p", "u", "c")]),
+        inside: Arc::new(OnePod),
+        access: Access {
+            authenticator: Authenticator {
+                anonymous: true,
+                ..Authenticator::default()
+            },
+            authorizer: Authorizer::AlwaysAllow,
+        },
+        runtime: Arc::new(OneContainer {
+            log: logs.path().join("container.log"),
+        }),
+        streaming,
+        debugging: true,
+        idle: Duration::from_secs(3600),
+        record: HealthRecord::default(),
+        node_logs: NodeLogs::new(logs.path().to_owned(), Vec::new()),
+        about: About::default(),
+        debug: Debug::default(),
+        checkpoints: None,
+        statistics: None,
+    }
+}
