@@ -10,6 +10,7 @@ mod keychain;
 mod lock;
 mod logging;
 mod machine;
+mod memory;
 mod node;
 mod parts;
 mod pod_resources;

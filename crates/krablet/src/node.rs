@@ -53,7 +53,7 @@ use crate::preflight::{self, LockFile};
 use crate::resolver::ResolverWatch;
 use crate::systemd::ServiceManager;
 use crate::view::{AgentView, Facts};
-use crate::{keychain, lock, machine, pressure, referents, run_once, stats, user_ids};
+use crate::{keychain, lock, machine, memory, pressure, referents, run_once, stats, user_ids};
 
 /// What is known of the machine before anything is built.
 struct Machine {
@@ -170,6 +170,7 @@ pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
 
     let tasks = &mut parts.tasks;
     tasks.spawn(agent.run());
+    tasks.spawn(memory::tend(handle.status.changes()));
     if let Some(file) = resolver {
         tasks.spawn(ResolverWatch::new(file, &deps, &handle).run());
     }

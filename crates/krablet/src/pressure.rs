@@ -15,8 +15,8 @@ use krablet_node::{
 };
 use krablet_stats::parse::machine;
 use rustix::fs::statvfs;
-use tokio::sync::{OnceCell, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{Mutex, OnceCell, watch};
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
 use crate::cluster::Ground;
 
@@ -32,6 +32,7 @@ pub async fn watch(
         root: ground.root.path().to_owned(),
         images: ground.images.clone(),
         image_fs: OnceCell::new(),
+        reading: Mutex::default(),
     };
     let config = config(ground.loaded)?;
     let (task, pressures) = PressureWatch::build(config, Arc::new(signals)).await;
@@ -73,6 +74,8 @@ struct HostSignals {
     images: ImageClient,
     /// Where the runtime keeps its images, which does not change while it runs.
     image_fs: OnceCell<PathBuf>,
+    /// The look under way: one that hangs keeps one thread, however often it is asked for.
+    reading: Mutex<Option<JoinHandle<Observations>>>,
 }
 
 #[async_trait]
@@ -80,13 +83,16 @@ impl Signals for HostSignals {
     async fn observe(&self) -> Observations {
         let image_fs = tokio::time::timeout(LIMIT, self.image_fs()).await;
         let image_fs = image_fs.ok().flatten();
+        let mut reading = self.reading.lock().await;
         let root = self.root.clone();
-        let read = tokio::task::spawn_blocking(move || read(&root, image_fs.as_deref()));
-        // What hangs is left to end by itself; nothing is short that cannot be seen.
-        match tokio::time::timeout(LIMIT, read).await {
-            Ok(Ok(seen)) => seen,
-            _ => Observations::new(),
+        let look = reading
+            .get_or_insert_with(|| spawn_blocking(move || read(&root, image_fs.as_deref())));
+        // What hangs is waited for again next time; nothing is short that cannot be seen.
+        let seen = tokio::time::timeout(LIMIT, look).await;
+        if seen.is_ok() {
+            *reading = None;
         }
+        seen.ok().and_then(Result::ok).unwrap_or_default()
     }
 }
 

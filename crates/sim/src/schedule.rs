@@ -457,6 +457,8 @@ impl Schedule {
         for alive in self.agent.take().into_iter().chain(self.zombies.drain(..)) {
             bury(alive).await;
         }
+        // The laws hold what the agent has left, and that holds the world.
+        self.world.agent_is_dead();
         // The hook holds what holds the files.
         self.node.files.clear_faults();
     }

@@ -61,6 +61,8 @@ END
     {
         for name in guaranteed burstable besteffort; do tell $name; done
         file "class burstable" /sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/cpu.weight
+        # Of all that has been below it: what was killed is counted here, whoever has removed its cgroup since.
+        echo "class kills $(awk '/^oom_group_kill/ {print $2}' /sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/memory.events)"
         echo "machine memory $(($(awk '/^MemTotal/ {print $2}' /proc/meminfo) * 1024))"
         echo "machine swap $(($(awk '/^SwapTotal/ {print $2}' /proc/meminfo) * 1024))"
         echo "machine controllers $(cat /sys/fs/cgroup/cgroup.controllers)"
@@ -119,6 +121,7 @@ pub fn assert_held(report: &VmReport) {
         assert_eq!(line(name), expected, "{name}: {text}");
     }
     assert_huge_pages(line("machine controllers"), &line);
+    assert!(number("class kills") > 0, "{text}");
     assert_killed(report);
 }
 
@@ -136,12 +139,14 @@ fn assert_huge_pages<'a>(controllers: &str, line: &impl Fn(&str) -> &'a str) {
     assert_eq!(line("guaranteed main hugetlb.2MB.max"), "0");
 }
 
-/// The container went as a whole, though its first process had taken nothing.
+/// The container went as a whole, though its first process had taken nothing. With systemd the runtime may not learn why:
+/// it looks at the container's cgroup, which systemd removes as soon as it is empty. Then it says no more than `Error`.
 fn assert_killed(report: &VmReport) {
     let pods: Value = serde_json::from_str(&report.text("pods-of-classes")).unwrap();
     let mut items = pods["items"].as_array().unwrap().iter();
     let pod = items.find(|p| p["metadata"]["name"] == "greedy-vm");
     let ended = &pod.unwrap()["status"]["containerStatuses"][0]["state"]["terminated"];
-    assert_eq!(ended["reason"], "OOMKilled", "{pod:?}");
+    let reason = ended["reason"].as_str().unwrap_or_default();
+    assert!(["OOMKilled", "Error"].contains(&reason), "{pod:?}");
     assert_eq!(ended["exitCode"], 137, "{pod:?}");
 }

@@ -1,0 +1,65 @@
+//! What the agent's memory is worth keeping: once nothing has changed for a while, what only the start or a burst of work
+//! needed goes back to the machine. Nothing is done, nor waited for, while nothing happens after that.
+
+use std::time::Duration;
+
+use krablet_linux::release_file_pages;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+/// Without a change for so long the node is calm.
+const CALM: Duration = Duration::from_secs(5);
+
+/// Gives memory back whenever it gets calm after a change; the start is one.
+pub async fn tend(mut changes: watch::Receiver<u64>) {
+    loop {
+        while let Ok(changed) = timeout(CALM, changes.changed()).await {
+            if changed.is_err() {
+                return std::future::pending().await;
+            }
+        }
+        if let Err(e) = tokio::task::spawn_blocking(give_back).await {
+            warn!(err = %e, "Memory is not given back");
+        }
+        if changes.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+fn give_back() {
+    purge_heap();
+    match release_file_pages() {
+        Ok(bytes) => debug!(bytes, "Pages of the program that are not in use were given back"),
+        Err(e) => debug!(err = %e, "Pages of the program stay"),
+    }
+}
+
+/// Freed pages that would go back when the allocator next has something to do, which on a quiet node takes its time.
+#[allow(unsafe_code)]
+fn purge_heap() {
+    // All arenas; see MALLCTL_ARENAS_ALL in jemalloc's manual.
+    const PURGE: &std::ffi::CStr = c"arena.4096.purge";
+    let (nothing, none) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the name is a string with its end, and this control neither takes nor gives a value.
+    let code = unsafe {
+        tikv_jemalloc_sys::mallctl(PURGE.as_ptr(), nothing, none, std::ptr::null_mut(), 0)
+    };
+    if code != 0 {
+        debug!(code, "The heap's free pages stay");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_allocated_stays() {
+        let kept: Vec<u64> = (0..100_000).collect();
+        drop(vec![1u8; 8 << 20]);
+        give_back();
+        assert_eq!(kept.iter().sum::<u64>(), 4_999_950_000);
+    }
+}
