@@ -20,6 +20,7 @@ mod steps;
 mod sync_loop;
 mod take_over;
 mod wakes;
+mod wiring;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,24 +31,20 @@ use krablet_core::restart::RestartGates;
 use krablet_core::worker::{Periods, PodWorkers};
 use krablet_cri::{ImageService, RuntimeService};
 use krablet_events::Recorder;
-use krablet_images::PullRecords;
 use krablet_linux::{Cgroups, Files, Mounts, Tools, Trees, WallClock};
 use krablet_metrics::Metrics;
 use krablet_net::Net;
 use krablet_objects::Referents;
-use krablet_observer::{Observer, ObserverConfig, ObserverDeps, ObserverHandle};
+use krablet_observer::{Observer, ObserverConfig, ObserverHandle};
 use krablet_pod::marks::PodSource;
-use krablet_probes::{Probes, ProbesConfig, ProbesDeps, ProbesHandle};
-use krablet_runtime::gc::{ContainerGc, GcSettings};
-use krablet_runtime::images::gc::{ImageGc, ImageGcDeps};
-use krablet_runtime::rotation::{Bells, LogRotation, RotationConfig, RotationDeps};
-use krablet_runtime::{
-    ClassTeller, ImageDeps, PodRuntime, RuntimeClasses, RuntimeConfig, RuntimeDeps,
-};
+use krablet_probes::{Probes, ProbesHandle};
+use krablet_runtime::images::gc::ImageGc;
+use krablet_runtime::rotation::{LogRotation, RotationConfig};
+use krablet_runtime::{ClassTeller, ImageDeps, RuntimeConfig};
 use krablet_sources::{SourceSet, Sources, SourcesEnds};
 use krablet_status::StatusStore;
 use krablet_status::sender::SenderHandle;
-use krablet_volumes::{Volumes, VolumesConfig, VolumesDeps};
+use krablet_volumes::{Volumes, VolumesConfig};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -61,12 +58,10 @@ pub use pod_set::DesiredPods;
 pub use take_over::Adoption;
 
 use cluster::ClusterTasks;
-use counted_cgroups::CountedCgroups;
 use door::Door;
 use housekeeping::{Housekeeping, Places};
 use network::NetworkReadiness;
 use resizes::ResizeBook;
-use steps::cgroups::PodCgroups;
 use steps::{NodeStatusFacts, StepParts, Steps};
 use sync_loop::{Inputs, Parts, SyncLoop};
 
@@ -160,130 +155,31 @@ impl Agent {
         let mirrors = desired.clone();
         let status = StatusStore::new(config.gates)
             .with_mirrors(Arc::new(move |pod| mirrors.mirror_of(&pod.uid)));
-        let (observer, observer_handle) = krablet_observer::build(
-            config.observer,
-            ObserverDeps {
-                runtime: deps.runtime.clone(),
-                files: deps.files.clone(),
-                clock: deps.clock.clone(),
-                seed: config.seed,
-            },
-        );
-        let clock = deps.clock.clone();
-        let (probes, probes_handle) = krablet_probes::build(
-            ProbesConfig::default(),
-            ProbesDeps {
-                runtime: deps.runtime.clone(),
-                net: deps.net.clone(),
-                recorder: deps.recorder.clone(),
-                clock: Arc::new(move || clock.now()),
-                seed: config.seed,
-            },
-        );
+        let (observer, observer_handle) = wiring::observer(config.observer, &deps, config.seed);
+        let (probes, probes_handle) = wiring::probes(&deps, config.seed);
         let metrics = Metrics {
             images: deps.image_deps.keychain.metrics().clone(),
             ..Metrics::default()
         };
-        let volumes = Arc::new(Volumes::new(
-            config.volumes,
-            VolumesDeps {
-                files: deps.files.clone(),
-                trees: deps.trees.clone(),
-                mounts: deps.mounts.clone(),
-                tools: deps.tools.clone(),
-                clock: deps.clock.clone(),
-                objects: deps.referents.objects.clone(),
-                cluster: deps.cluster.as_ref().map(Cluster::volume_objects),
-                tokens: deps
-                    .cluster
-                    .as_ref()
-                    .map(|c| c.tokens(&deps.clock, config.seed)),
-                node: deps.door.node.clone(),
-                metrics: metrics.volumes.clone(),
-            },
-        ));
-        let gc = ContainerGc::new(
-            GcSettings {
-                policy: config.gc,
-                pod_logs: config.runtime.paths.pod_logs.clone(),
-                container_logs: config.runtime.paths.container_logs.clone(),
-            },
-            deps.runtime.clone(),
-            deps.files.clone(),
-            deps.clock.clone(),
-        );
-        let views = observer_handle.clone();
+        let volumes = wiring::volumes(config.volumes, &deps, &metrics, config.seed);
+        let gc = wiring::container_gc(config.gc, &config.runtime.paths, &deps);
         let started = Arc::new(Notify::new());
-        let rotation = LogRotation::new(
-            config.rotation,
-            RotationDeps {
-                runtime: deps.runtime.clone(),
-                files: deps.files.clone(),
-                clock: deps.clock.clone(),
-                pods: Arc::new(move || views.all()),
-            },
-            Bells {
-                writes: deps.files.first_writes(),
-                pods: started.clone(),
-            },
-        );
-        let verification = config.runtime.images.verification.clone();
-        let root = config.runtime.paths.root.path();
-        let pull_records = verification.map(|policy| {
-            let (files, clock) = (deps.files.clone(), deps.clock.clone());
-            Arc::new(PullRecords::new(policy, root, files, clock))
-        });
+        let views = observer_handle.clone();
+        let rotation = wiring::rotation(config.rotation, &deps, views, started.clone());
+        let records = wiring::pull_records(&config.runtime, &deps);
         let mounted = desired.clone();
-        let image_gc = ImageGc::new(
-            config.runtime.images.gc,
-            ImageGcDeps {
-                runtime: deps.runtime.clone(),
-                images: deps.images.clone(),
-                space: deps.image_deps.space.clone(),
-                recorder: deps.recorder.clone(),
-                clock: deps.clock.clone(),
-                metrics: metrics.images.clone(),
-                records: pull_records.clone(),
-                mounted: Arc::new(move || mounted.image_volumes()),
-            },
-        );
+        let image_gc = wiring::image_gc(&config.runtime, &deps, &metrics, records.clone(), mounted);
         let classes = ClassTeller::default();
-        let accounts = Accounts::new(metrics.workers.clone());
-        let door = Door::new(deps.door);
-        let resizes = ResizeBook::new(metrics.workers.resizes.clone(), door.savers());
-        let counted = CountedCgroups::over(deps.cgroups.clone(), metrics.cgroups.clone());
-        let cgroups = PodCgroups::new(
-            Arc::new(counted),
-            config.runtime.resources.pod_rules(),
-            config.runtime.resources.class_rules(),
-        );
+        let cgroups = wiring::pod_cgroups(&config.runtime, &deps, &metrics);
         let node = NodeStatusFacts {
             host_ips: config.runtime.node.host_ips.clone(),
             runtime_name: config.runtime_name,
             recursive_read_only: config.runtime.node.recursive_read_only,
         };
-        let runtime = PodRuntime::build(
-            config.runtime,
-            RuntimeDeps {
-                runtime: deps.runtime.clone(),
-                images: deps.images.clone(),
-                files: deps.files.clone(),
-                mounts: deps.mounts.clone(),
-                net: deps.net.clone(),
-                recorder: deps.recorder.clone(),
-                clock: deps.clock.clone(),
-                objects: deps.referents.objects.clone(),
-                services: deps.referents.services.clone(),
-                keychain: deps.image_deps.keychain.clone(),
-                pull_records,
-                classes: match deps.cluster {
-                    Some(_) => classes.listener(),
-                    None => RuntimeClasses::Ignored,
-                },
-                metrics: metrics.runtime.clone(),
-                epoch: mono.epoch(),
-            },
-        );
+        let runtime = wiring::runtime(config.runtime, &deps, &metrics, records, &classes, mono);
+        let accounts = Accounts::new(metrics.workers.clone());
+        let door = Door::new(deps.door);
+        let resizes = ResizeBook::new(metrics.workers.resizes.clone(), door.savers());
         let steps = Arc::new(Steps::new(StepParts {
             observer: observer_handle.clone(),
             runtime,
