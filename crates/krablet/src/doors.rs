@@ -66,7 +66,8 @@ impl Doors<'_> {
                 record: record.clone(),
                 statistics: Some(self.statistics.clone()),
             };
-            tasks.spawn(krablet_server::serve_read_only(listener, parts));
+            let requests = view.counted().http.clone();
+            tasks.spawn(krablet_server::serve_read_only(listener, parts, requests));
         }
         if let Some(address) = address("address", &server.address, server.port)? {
             secure::open(self, address, record, tasks).await?;

@@ -4,8 +4,26 @@ use std::fs;
 use std::net::IpAddr;
 
 use anyhow::{Result, bail};
+use krablet_config::Loaded;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
+
+/// What is known of the machine before anything is built.
+pub struct Machine {
+    pub name: String,
+    pub memory: i64,
+    pub cores: usize,
+}
+
+impl Machine {
+    pub fn of(loaded: &Loaded) -> Result<Self> {
+        Ok(Self {
+            name: node_name(&loaded.flags.hostname_override)?,
+            memory: memory(),
+            cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        })
+    }
+}
 
 /// The node's name: what the user said, else the host's name in lower case.
 pub fn node_name(hostname_override: &str) -> Result<String> {

@@ -21,6 +21,8 @@ mod reservations;
 mod resolver;
 mod run_once;
 mod secure;
+mod settings;
+mod static_pods;
 mod stats;
 mod systemd;
 mod user_ids;

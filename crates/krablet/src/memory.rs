@@ -31,7 +31,10 @@ pub async fn tend(mut changes: watch::Receiver<u64>) {
 fn give_back() {
     purge_heap();
     match release_file_pages() {
-        Ok(bytes) => debug!(bytes, "Pages of the program that are not in use were given back"),
+        Ok(bytes) => debug!(
+            bytes,
+            "Pages of the program that are not in use were given back"
+        ),
         Err(e) => debug!(err = %e, "Pages of the program stay"),
     }
 }

@@ -85,8 +85,8 @@ impl Signals for HostSignals {
         let image_fs = image_fs.ok().flatten();
         let mut reading = self.reading.lock().await;
         let root = self.root.clone();
-        let look = reading
-            .get_or_insert_with(|| spawn_blocking(move || read(&root, image_fs.as_deref())));
+        let look =
+            reading.get_or_insert_with(|| spawn_blocking(move || read(&root, image_fs.as_deref())));
         // What hangs is waited for again next time; nothing is short that cannot be seen.
         let seen = tokio::time::timeout(LIMIT, look).await;
         if seen.is_ok() {

@@ -88,6 +88,7 @@ pub async fn open(
         },
         checkpoints: checkpoints(&doors),
         statistics: Some(doors.statistics.clone()),
+        requests: doors.view.counted().http.clone(),
     };
     let limits = TlsLimits {
         min_version: config.security.tls_min_version.clone(),

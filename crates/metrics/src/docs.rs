@@ -24,6 +24,10 @@ const NOTES: &str = "
 - `reason` of `kubelet_admission_rejections_total` is that of the refused pod where there are only so many such reasons, else
   `OutOfExtendedResources` or `Other`. `preemption_signal` is the name of the resource.
 - `container_type` is `container`, `init_container` or `ephemeral_container`.
+- `path` of `kubelet_http_*` is the first part of the path that was asked for, or the first two below `/metrics/`, if the kubelet
+  tells it apart at that port, and `other` if not (so for `/metrics/slis`). `method` is `other` for `PATCH` and for words that HTTP
+  does not know. `server_type` is `readwrite` for the HTTPS port and `readonly` for the read-only port. `long_running` is `true`
+  for `exec`, `attach` and `debug`; for `portForward` it is `false`, as the kubelet tells it.
 - `stage` of `kubernetes_feature_enabled` is `ALPHA`, `BETA`, `DEPRECATED`, or empty for a finished feature.
 - Values that come from outside are escaped. Where a series is counted by them (exit codes and reasons), a value is cut after 120
   characters and at most 200 sets are kept; what comes after that is counted together under the value `other`.
@@ -50,8 +54,8 @@ const NOTES: &str = "
 
 - `go_*`: krablet is no Go program. Where a dashboard shows `go_goroutines` or `go_memstats_*` as a sign of load, use
   `process_resident_memory_bytes`, `process_open_fds` and `krablet_runtime_operations_in_flight`.
-- `kubelet_pleg_pod_relist_duration_seconds`, `process_network_*`, `kubelet_http_*`, `kubelet_volume_stats_health_status_abnormal`,
-  `rest_client_exec_plugin_*`, and of the requests to the API server their sizes.
+- `kubelet_pleg_pod_relist_duration_seconds`, `process_network_*`, `kubelet_volume_stats_health_status_abnormal`, `rest_client_exec_plugin_*`,
+  and of the requests to the API server their sizes.
 - Series of parts that krablet does not have yet: evictions, resource managers, device plugins, CSI, DRA, graceful shutdown.
 - On a node without an API server: `rest_client_*`, `kubelet_pod_status_sync_duration_seconds`, certificates, node start-up. Nor are
   `kubelet_certificate_manager_*` told without a certificate that the cluster issued, or `kubelet_node_startup_*` of a node that was

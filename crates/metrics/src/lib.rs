@@ -16,8 +16,9 @@ pub use docs::render_metrics_md;
 pub use page::Page;
 pub use process::ProcessStats;
 pub use sections::{
-    CgroupMetrics, DoorMetrics, ImageMetrics, ImageVolumeMetrics, Metrics, PodResourceMetrics,
-    ResizeMetrics, RestMetrics, RuntimeMetrics, VolumeMetrics, WorkerMetrics, image_size_class,
+    CgroupMetrics, DoorMetrics, HttpMetrics, ImageMetrics, ImageVolumeMetrics, Metrics,
+    PodResourceMetrics, RequestCounts, RequestLabels, ResizeMetrics, RestMetrics, RuntimeMetrics,
+    VolumeMetrics, WorkerMetrics, image_size_class,
 };
 pub use series::{Kind, Place, Series};
 pub use values::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};

@@ -1,11 +1,13 @@
 //! What other rooms count, a section for each. A room is handed its section and knows no other.
 
+mod http;
 mod node;
 
 use crate::page::Page;
 use crate::series;
 use crate::values::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};
 
+pub use http::{HttpMetrics, RequestCounts, RequestLabels};
 pub use node::{
     CgroupMetrics, DoorMetrics, ImageVolumeMetrics, PodResourceMetrics, RestMetrics, VolumeMetrics,
 };
@@ -19,6 +21,7 @@ pub struct Metrics {
     pub cgroups: CgroupMetrics,
     pub volumes: VolumeMetrics,
     pub pod_resources: PodResourceMetrics,
+    pub http: HttpMetrics,
 }
 
 impl Metrics {
@@ -29,6 +32,7 @@ impl Metrics {
         self.cgroups.put_on(page);
         self.volumes.put_on(page);
         self.pod_resources.put_on(page);
+        self.http.put_on(page);
     }
 }
 

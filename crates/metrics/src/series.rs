@@ -238,6 +238,12 @@ series! {
         "Time it took to set up a volume or to take it away";
     TOTAL_VOLUMES: Metrics "ALPHA" Gauge, "volume_manager_total_volumes" ["plugin_name", "state"]
         "Volumes that pods are to have and volumes that stand";
+    HTTP_REQUESTS: Metrics "ALPHA" Counter, "kubelet_http_requests_total" ["long_running", "method", "path", "server_type"]
+        "Requests that came to the HTTPS port and the read-only port, those that were refused included";
+    HTTP_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_http_requests_duration_seconds" ["long_running", "method", "path", "server_type"]
+        "Time from a request until its answer was sent or its stream had ended";
+    HTTP_IN_FLIGHT: Metrics "ALPHA" Gauge, "kubelet_http_inflight_requests" ["long_running", "method", "path", "server_type"]
+        "Requests whose answer is not sent yet, open streams included";
     POD_RESOURCES_REQUESTS: Metrics "ALPHA" Counter, "kubelet_pod_resources_endpoint_requests_total" ["server_api_version"]
         "Requests to the pod resources service";
     POD_RESOURCES_LIST: Metrics "ALPHA" Counter, "kubelet_pod_resources_endpoint_requests_list" ["server_api_version"]

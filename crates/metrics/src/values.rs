@@ -183,7 +183,7 @@ fn set<'a, T>(
 }
 
 /// Nobody panics between two writes, so what a poisoned lock guards is still whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -197,20 +197,20 @@ impl Drop for UnderWay {
     }
 }
 
-/// The body of an answer, under way until its last piece is taken.
-pub(crate) struct Held {
+/// The body of an answer, which holds something until its last piece is taken.
+pub(crate) struct Held<T> {
     body: Body,
-    under_way: Option<UnderWay>,
+    holds: Option<T>,
 }
 
-impl Held {
-    /// What is not to be held only passes through.
-    pub(crate) fn new(body: Body, under_way: Option<UnderWay>) -> Self {
-        Self { body, under_way }
+impl<T> Held<T> {
+    /// What holds nothing only passes through.
+    pub(crate) fn new(body: Body, holds: Option<T>) -> Self {
+        Self { body, holds }
     }
 }
 
-impl hyper::body::Body for Held {
+impl<T: Unpin> hyper::body::Body for Held<T> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -220,7 +220,7 @@ impl hyper::body::Body for Held {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if let Poll::Ready(None | Some(Err(_))) = polled {
-            self.under_way = None;
+            self.holds = None;
         }
         polled
     }

@@ -6,6 +6,7 @@ extern crate self as krablet_server;
 
 mod answers;
 mod control;
+mod counting;
 mod guests;
 mod health;
 mod listen;

@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
-use crate::guests::{Doings, Guest, Guests, Held};
+use crate::guests::{Doings, Guest, Guests, Held, UnderWay};
 use crate::secure::PeerCertificates;
 
 /// Connections served at a time at one door; who comes then gets the place of one that is idle, or waits.
@@ -279,7 +279,7 @@ async fn answer(
     router: Router,
     request: http::Request<Incoming>,
     doings: Doings,
-) -> Result<http::Response<Held>, Infallible> {
+) -> Result<http::Response<Held<UnderWay>>, Infallible> {
     let under_way = doings.begin();
     let response = router.oneshot(request).await?;
     let status = response.status();

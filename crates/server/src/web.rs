@@ -7,8 +7,10 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get};
 use http::{StatusCode, header};
+use krablet_metrics::HttpMetrics;
 use serde_json::json;
 
+use crate::counting::Counting;
 use crate::health::HealthRecord;
 use crate::listen::Listener;
 use crate::stats::{self, Statistics};
@@ -28,12 +30,13 @@ pub async fn serve_healthz(listener: Listener, view: View, record: HealthRecord)
 }
 
 /// The read-only port, without authentication: nothing here changes anything.
-pub async fn serve_read_only(listener: Listener, parts: OpenParts) {
+pub async fn serve_read_only(listener: Listener, parts: OpenParts, requests: HttpMetrics) {
     let shut = SHUT.iter().fold(Router::new(), |router, path| {
         router.route(path, any(answers::debugging_disabled))
     });
-    let router = parts.routes().merge(shut);
-    listener.serve(router.fallback(answers::not_found)).await;
+    let router = parts.routes().merge(shut).fallback(answers::not_found);
+    let router = Counting::read_only(requests).around(router);
+    listener.serve(router).await;
 }
 
 /// What the read-only port tells, and the HTTPS port to those who may.

@@ -14,6 +14,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use krablet_events::{Subject, reason};
+use krablet_metrics::HttpMetrics;
 use krablet_pod::PodRef;
 use krablet_pod::api::Pod;
 use krablet_server::{
@@ -115,6 +116,7 @@ async fn health_tells_which_check_fails() {
 async fn the_read_only_port_serves_pods_and_metrics() {
     let node = Quiet::with(Vec::new());
     node.add(pod("web"));
+    let requests = HttpMetrics::default();
     let (listener, address) = tcp().await;
     let mut door = JoinSet::new();
     door.spawn(serve_read_only(
@@ -124,6 +126,7 @@ async fn the_read_only_port_serves_pods_and_metrics() {
             record: HealthRecord::default(),
             statistics: Some(Arc::new(Figures)),
         },
+        requests.clone(),
     ));
     let (status, body) = text(ask(TcpStream::connect(address).await.unwrap(), "/pods").await).await;
     assert_eq!(status, 200);
@@ -166,6 +169,17 @@ async fn the_read_only_port_serves_pods_and_metrics() {
     ] {
         let expected = (404, "404 page not found\n".into());
         assert_eq!(get(path).await, expected, "{path}");
+    }
+    let counted = |path: &str| {
+        let counts = requests.get().into_iter();
+        let mut of_path = counts.filter(|(labels, _)| labels.path == path);
+        let (labels, counts) = of_path.next().unwrap();
+        assert_eq!((labels.server_type, labels.method), ("readonly", "GET"));
+        assert!(of_path.next().is_none());
+        counts.begun
+    };
+    for (path, count) in [("pods", 1), ("metrics", 1), ("logs", 2), ("other", 6)] {
+        assert_eq!(counted(path), count, "{path}");
     }
 }
 

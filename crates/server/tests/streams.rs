@@ -66,6 +66,7 @@ async fn what_streams_and_readers_cost() {
     malformed_upgrades(&stage).await;
     readers_who_do_not_read(&stage).await;
     readers_of_a_container_who_do_not_read(&stage).await;
+    requests_are_over(&stage).await;
     stage.tasks.shutdown().await;
 }
 
@@ -78,6 +79,7 @@ async fn a_thousand_dropped_streams(stage: &Stage, kind: &str) {
     let mut heard = [0; 4];
     stream.read_exact(&mut heard).await.unwrap();
     assert_eq!(&heard, b"ping");
+    assert_eq!(in_flight(stage), 1, "{kind}: as long as its stream");
     drop(stream);
     eventually("the first stream is gone", || tasks() == QUIET).await;
     let before = descriptors();
@@ -91,6 +93,20 @@ async fn a_thousand_dropped_streams(stage: &Stage, kind: &str) {
     .await;
     let grown = resident().saturating_sub(warm);
     assert!(grown < KEPT, "{kind}: {grown} bytes are left");
+}
+
+fn in_flight(stage: &Stage) -> u64 {
+    let counts = stage.requests.get();
+    counts.values().map(|counts| counts.in_flight).sum()
+}
+
+/// Each that began, however it ended.
+async fn requests_are_over(stage: &Stage) {
+    eventually("no request is under way", || in_flight(stage) == 0).await;
+    for (labels, counts) in stage.requests.get() {
+        assert!(counts.begun > 0, "{labels:?}");
+        assert_eq!(counts.durations.count(), counts.begun, "{labels:?}");
+    }
 }
 
 async fn twenty_at_a_time(stage: &Stage, request: &str, times: usize) {

@@ -91,7 +91,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("node", &["events", "kube", "linux", "pod"]),
     (
         "server",
-        &["access", "cri", "events", "logs", "pod", "profile"],
+        &[
+            "access", "cri", "events", "logs", "metrics", "pod", "profile",
+        ],
     ),
     ("testbed", &["cri"]),
 ];

@@ -23,10 +23,12 @@ use axum::routing::{MethodRouter, any, get, post};
 use krablet_access::{Authenticator, Authorizer};
 use krablet_cri::{RuntimeService, StreamingService};
 use krablet_logs::LogWatch;
+use krablet_metrics::HttpMetrics;
 use krablet_pod::PodUid;
 use krablet_pod::api::PodStatus;
 use krablet_pod::observed::ObservedPod;
 
+use crate::counting::{Counting, Pages};
 use crate::listen::Listener;
 use crate::stats::{self, Statistics};
 use crate::web::{HEALTH_ROUTES, OpenParts, READ_ONLY_ROUTES, RECORD_ROUTES};
@@ -79,6 +81,7 @@ pub struct SecureParts {
     pub checkpoints: Option<Checkpoints>,
     /// `None` on a node without cgroups of its own.
     pub statistics: Option<Arc<dyn Statistics>>,
+    pub requests: HttpMetrics,
 }
 
 /// What handlers share.
@@ -129,11 +132,18 @@ fn router(door: &SharedDoor) -> Router {
         })),
     };
     let guarded = axum::middleware::from_fn_with_state(door.clone(), guard::guard);
-    debug
+    let router = debug
         .with_state(door.clone())
         .merge(open.routes())
         .fallback(answers::not_found)
-        .layer(guarded)
+        .layer(guarded);
+    let pages = Pages {
+        debugging: parts.debugging,
+        checkpoint: parts.checkpoints.is_some(),
+        flagz: parts.about.flags.is_some(),
+        statusz: parts.about.status.is_some(),
+    };
+    Counting::secure(parts.requests.clone(), pages).around(router)
 }
 
 type Route = (&'static str, fn() -> MethodRouter<SharedDoor>);

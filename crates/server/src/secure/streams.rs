@@ -21,6 +21,7 @@ use super::place::{Place, Refused, terminal};
 use super::query::{NO_STREAMS, StreamQuery, ports_query, stream_query};
 use super::{Door, SharedDoor};
 use crate::answers::refuse;
+use crate::counting::Ongoing;
 
 /// Streams at a time; who comes then is told to come again.
 const MAX_STREAMS: usize = 512;
@@ -242,8 +243,10 @@ impl Streams {
         }
         let runtime = hyper::upgrade::on(&mut answer);
         let idle = self.idle;
+        // The request goes on as long as its stream.
+        let ongoing = request.extensions_mut().remove::<Ongoing>();
         self.joined.lock().await.spawn(async move {
-            let _place = place;
+            let _held = (place, ongoing);
             let (Ok(client), Ok(runtime)) = tokio::join!(client, runtime) else {
                 return;
             };

@@ -1,5 +1,6 @@
 //! The HTTPS door as those find it who may come in, and those who may not.
 
+mod counted;
 mod rights;
 
 use std::sync::Arc;
@@ -132,6 +133,7 @@ fn door_with(debugging: bool, shape: impl FnOnce(&mut SecureParts)) -> Router {
             runtime: Arc::new(NoCheckpoints),
         }),
         statistics: Some(Arc::new(Spoken { works: true })),
+        requests: HttpMetrics::default(),
     };
     shape(&mut parts);
     router(&Arc::new(Door {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use krablet_access::{Authenticator, Authorizer};
 use krablet_cri::{StreamingService, v1};
+use krablet_metrics::HttpMetrics;
 use krablet_server::{
     About, Access, Debug, HealthRecord, Listener, NodeLogs, SecureParts, ServingPair, TlsLimits,
     serve_secure,
@@ -82,6 +83,7 @@ pub struct Stage {
     /// `/var/log`, and in it `container.log`, which the container has written.
     pub logs: tempfile::TempDir,
     pub tasks: JoinSet<()>,
+    pub requests: HttpMetrics,
 }
 
 impl Stage {
@@ -101,6 +103,7 @@ impl Stage {
         let pair = ServingPair::default();
         pair.show(key);
         let parts = parts(streaming, &logs);
+        let requests = parts.requests.clone();
         let shown = pair.clone();
         tasks.spawn(async move {
             serve_secure(listener, &shown, &limits, parts)
@@ -114,6 +117,7 @@ impl Stage {
             certificate,
             logs,
             tasks,
+            requests,
         }
     }
 
@@ -197,5 +201,6 @@ fn parts(streaming: Arc<Echo>, logs: &tempfile::TempDir) -> SecureParts {
         debug: Debug::default(),
         checkpoints: None,
         statistics: None,
+        requests: HttpMetrics::default(),
     }
 }

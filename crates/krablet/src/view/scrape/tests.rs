@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use krablet_cri::{CallLog, Deadlines, Endpoint, RuntimeClient, RuntimeService};
 use krablet_metrics::exposition::{self, Family};
-use krablet_metrics::{Kind, Place};
+use krablet_metrics::{Kind, Place, RequestLabels};
 use krablet_pod::Ticket;
 use krablet_pod::observed::{ContainerMemory, ObservedContainer, ObservedSandbox};
 use krablet_probes::ProbeKind;
@@ -265,6 +265,15 @@ fn counted() -> Metrics {
     ] {
         counter.add(&["v1"], 1);
     }
+    let asked = RequestLabels {
+        long_running: false,
+        method: "GET",
+        path: "pods",
+        server_type: "readwrite",
+    };
+    metrics.http.begin(asked);
+    metrics.http.begin(asked);
+    metrics.http.end(asked, second);
     let images = &metrics.images;
     images.garbage_collected.add(&["age"], 1);
     images.plugin_errors.add(&["plugin"], 1);
@@ -421,6 +430,13 @@ async fn the_page_is_the_table() {
         ),
         ("kubelet_node_startup_duration_seconds", &[], 35.0),
         ("krablet_audit_discrepancies_total", &[], 3.0),
+        ("kubelet_http_requests_total", &[("path", "pods")], 2.0),
+        ("kubelet_http_inflight_requests", &[("path", "pods")], 1.0),
+        (
+            "kubelet_http_requests_duration_seconds_sum",
+            &[("server_type", "readwrite")],
+            1.0,
+        ),
         (
             "krablet_runtime_operations_in_flight",
             &[("operation_type", "list_containers")],
