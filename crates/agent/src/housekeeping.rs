@@ -14,8 +14,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::warn;
 
-/// After a sign of change, wait this long for more before looking.
+/// Look when there was no sign of change for so long: in a burst, pods come and go first.
 const SETTLE: Duration = Duration::from_secs(2);
+/// And so long after the first sign at the latest.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Look even if there was no sign.
 const PERIOD: Duration = Duration::from_secs(60);
 
@@ -52,10 +54,23 @@ pub(crate) struct Places {
     pub(crate) cgroups: Arc<dyn Cgroups>,
 }
 
+/// When the first and the last sign of change came since the last look.
+#[derive(Clone, Copy)]
+struct Signs {
+    first: Instant,
+    last: Instant,
+}
+
+impl Signs {
+    fn due(&self) -> Instant {
+        (self.last + SETTLE).min(self.first + PATIENCE)
+    }
+}
+
 pub(crate) struct Housekeeping {
     places: Places,
     next_period: Instant,
-    soon: Option<Instant>,
+    signs: Option<Signs>,
     looks: JoinSet<Option<Findings>>,
     chores: JoinSet<()>,
 }
@@ -65,7 +80,7 @@ impl Housekeeping {
         Self {
             places,
             next_period: Instant::now(),
-            soon: None,
+            signs: None,
             looks: JoinSet::new(),
             chores: JoinSet::new(),
         }
@@ -73,7 +88,9 @@ impl Housekeeping {
 
     /// Something changed: look soon.
     pub(crate) fn soon(&mut self) {
-        self.soon.get_or_insert_with(|| Instant::now() + SETTLE);
+        let last = Instant::now();
+        let first = self.signs.map_or(last, |signs| signs.first);
+        self.signs = Some(Signs { first, last });
     }
 
     /// The findings of the next look. May be dropped and called again without losing one.
@@ -81,11 +98,11 @@ impl Housekeeping {
         loop {
             if self.looks.is_empty() {
                 let due = self
-                    .soon
-                    .map_or(self.next_period, |s| s.min(self.next_period));
+                    .signs
+                    .map_or(self.next_period, |s| s.due().min(self.next_period));
                 tokio::time::sleep_until(due).await;
                 self.next_period = Instant::now() + PERIOD;
-                self.soon = None;
+                self.signs = None;
                 self.looks.spawn(look(self.places.clone()));
             }
             match self.looks.join_next().await {
@@ -131,4 +148,19 @@ async fn look(places: Places) -> Option<Findings> {
         Err(e) => warn!(err = %e, "Housekeeping could not list pod cgroups"),
     }
     Some(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_waits_for_calm_and_not_for_ever() {
+        let first = Instant::now();
+        for (last, due) in [(0, 2), (1, 3), (7, 9), (8, 10), (9, 10), (100, 10)] {
+            let last = first + Duration::from_secs(last);
+            let signs = Signs { first, last };
+            assert_eq!(signs.due() - first, Duration::from_secs(due));
+        }
+    }
 }

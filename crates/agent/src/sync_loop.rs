@@ -243,7 +243,10 @@ impl SyncLoop {
         if update.last && self.parts.desired.source_spoke(update.source) {
             self.retry_resizes(Trigger::PodsAdded);
         }
-        self.housekeeping.soon();
+        // What the API server says of a status leaves nothing behind.
+        if update.op != Op::Reconcile {
+            self.housekeeping.soon();
+        }
     }
 
     pub(crate) fn pod_wanted(&mut self, pod: &Arc<Pod>, kind: UpdateKind) {

@@ -85,7 +85,13 @@ Anonymous:             0 kB
 
     #[test]
     fn odd_text_says_nothing() {
-        for text in ["", "x-y", "Anonymous: 0 kB", "1-2 r--p", "2-1 r--p 0 0:0 5 /f\nAnonymous: 0 kB"] {
+        for text in [
+            "",
+            "x-y",
+            "Anonymous: 0 kB",
+            "1-2 r--p",
+            "2-1 r--p 0 0:0 5 /f\nAnonymous: 0 kB",
+        ] {
             assert_eq!(clean_file_mappings(text), [], "{text}");
         }
     }

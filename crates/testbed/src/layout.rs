@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::bed::{BedOptions, Containerd};
-use crate::parts::Bins;
+use crate::parts::{Bins, NEXT_RUNC, Part};
 use crate::{cache, images};
 
 /// As many beds can be up at once: each gets a 1,022-address network out of 10.230.0.0/16.
@@ -177,7 +177,8 @@ fn containerd_config(dir: &Path, bins: &Bins, options: &BedOptions) -> Result<St
         Containerd::Pinned => PINNED_CONFIG,
         Containerd::Debian => DEBIAN_CONFIG,
     };
-    let config = template
+    let config = template.to_owned() + &next_runc(bins, options)?;
+    let config = config
         .replace("{dir}", &dir.display().to_string())
         .replace("{cni}", &cni.to_string())
         .replace("{runc}", &runc.display().to_string())
@@ -185,6 +186,30 @@ fn containerd_config(dir: &Path, bins: &Bins, options: &BedOptions) -> Result<St
         .replace("{restrict}", &(!can_lower_oom_scores()).to_string());
     Ok(config + &options.containerd_config)
 }
+
+/// The second runtime handler, of a bed that has the binary for it.
+fn next_runc(bins: &Bins, options: &BedOptions) -> Result<String> {
+    if !options.parts.contains(&Part::Runc) {
+        return Ok(String::new());
+    }
+    let plugin = match options.containerd {
+        Containerd::Pinned => "io.containerd.cri.v1.runtime",
+        Containerd::Debian => "io.containerd.grpc.v1.cri",
+    };
+    let program = bins.path(NEXT_RUNC)?;
+    Ok(NEXT_RUNC_CONFIG
+        .replace("{plugin}", plugin)
+        .replace("{name}", NEXT_RUNC)
+        .replace("{program}", &program.display().to_string()))
+}
+
+const NEXT_RUNC_CONFIG: &str = r#"[plugins."{plugin}".containerd.runtimes.{name}]
+runtime_type = "io.containerd.runc.v2"
+[plugins."{plugin}".containerd.runtimes.{name}.options]
+BinaryName = "{program}"
+Root = "{dir}/state/{name}"
+SystemdCgroup = false
+"#;
 
 const PINNED_CONFIG: &str = r#"version = 3
 root = "{dir}/root"

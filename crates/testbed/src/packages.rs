@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::cache;
 
@@ -85,6 +85,24 @@ fn install(names: &[&str]) -> Result<()> {
     let mut arguments = vec!["install", "-y", "--no-install-recommends"];
     arguments.extend(names);
     apt(&arguments)
+}
+
+/// Downloads a package and unpacks it into a new directory, without installing it.
+pub(crate) fn unpack(name: &str, into: &Path) -> Result<()> {
+    std::fs::create_dir_all(into)?;
+    // The download is done by an unprivileged user where it can be.
+    let mut download = Command::new("apt-get");
+    download.current_dir(into).args(["-q", "download", name]);
+    if cache::run(&mut download).is_err() {
+        apt(&["update"])?;
+        cache::run(&mut download)?;
+    }
+    let archive = std::fs::read_dir(into)?
+        .next()
+        .context("apt-get left no file")??
+        .path();
+    cache::run(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(into))?;
+    Ok(std::fs::remove_file(archive)?)
 }
 
 pub(crate) fn apt(arguments: &[&str]) -> Result<()> {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cache;
+use crate::{cache, packages};
 
 /// One thing to build; only what a test asks for is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,13 +24,19 @@ pub enum Part {
     Kubectl,
     Kubelet,
     MetricsServer,
+    /// A runc that keeps the users of pods apart, which the distribution's cannot. A bed made with it has
+    /// [`NEXT_RUNC`] as a second runtime handler.
+    Runc,
 }
+
+/// The name of the newer runc, as a command and as a runtime handler.
+pub const NEXT_RUNC: &str = "runc-next";
 
 const KUBERNETES: &str = "v1.36.4";
 
 impl Part {
     /// All of them, in the order that is best to build them in.
-    pub const ALL: [Part; 11] = [
+    pub const ALL: [Part; 12] = [
         Part::Containerd,
         Part::Cni,
         Part::Crictl,
@@ -42,6 +48,7 @@ impl Part {
         Part::Kubectl,
         Part::Kubeadm,
         Part::MetricsServer,
+        Part::Runc,
     ];
 
     /// The name by which `krablet-lab parts` knows it, and of its place in the cache.
@@ -58,6 +65,7 @@ impl Part {
             Part::Kubectl => "kubectl",
             Part::Kubelet => "kubelet",
             Part::MetricsServer => "metrics-server",
+            Part::Runc => "runc",
         }
     }
 
@@ -69,6 +77,7 @@ impl Part {
             Part::Crictl => "crictl",
             Part::Etcd => "etcd",
             Part::MetricsServer => "metrics-server",
+            Part::Runc => "runc",
             _ => "kubernetes",
         }
     }
@@ -103,6 +112,8 @@ impl Part {
             Part::Crictl => all("sigs.k8s.io/cri-tools/cmd", &["crictl"]),
             Part::Etcd => vec![("etcd", "go.etcd.io/etcd/server/v3".to_owned())],
             Part::MetricsServer => all("sigs.k8s.io/metrics-server/cmd", &["metrics-server"]),
+            // Not `runc`: in a PATH with the parts first it would be taken for the distribution's.
+            Part::Runc => vec![(NEXT_RUNC, "github.com/opencontainers/runc".to_owned())],
             _ => all("k8s.io/kubernetes/cmd", &[self.name()]),
         }
     }
@@ -196,30 +207,11 @@ pub fn with_debian_containerd(bins: Bins) -> Result<Bins> {
         "containerd-debian",
         &cache::digest([b"1".as_slice()]),
         |dir| {
-            // The download is done by an unprivileged user where it can be.
-            let mut download = Command::new("apt-get");
-            download
-                .current_dir(dir)
-                .args(["-q", "download", "containerd"]);
-            if cache::run(&mut download).is_err() {
-                crate::packages::apt(&["update"])?;
-                cache::run(&mut download)?;
-            }
-            let archive = std::fs::read_dir(dir)?
-                .next()
-                .context("apt-get left no file")??
-                .path();
-            cache::run(
-                Command::new("dpkg-deb")
-                    .arg("-x")
-                    .arg(&archive)
-                    .arg(dir.join("unpacked")),
-            )?;
+            packages::unpack("containerd", &dir.join("unpacked"))?;
             for name in ["containerd", "containerd-shim-runc-v2", "ctr"] {
                 std::fs::rename(dir.join("unpacked/usr/bin").join(name), dir.join(name))?;
             }
-            std::fs::remove_dir_all(dir.join("unpacked"))?;
-            Ok(std::fs::remove_file(archive)?)
+            Ok(std::fs::remove_dir_all(dir.join("unpacked"))?)
         },
     )?;
     Ok(bins.preferring(dir))
@@ -315,7 +307,11 @@ fn ensure_one(plan: &Plan) -> Result<PathBuf> {
         for (name, package) in &plan.commands {
             cache::progress(&format!("building {name} with Go"));
             let flags = plan.part.ldflags();
-            go_build(&plan.source, &flags, &dir.join(name), &[package])?;
+            let mut go = go_command(&plan.source, &flags, &dir.join(name), &[package]);
+            if plan.part == Part::Runc {
+                with_seccomp(&mut go)?;
+            }
+            run_go(&mut go)?;
         }
         Ok(())
     })
@@ -329,6 +325,10 @@ pub(crate) fn go_build(
     output: &Path,
     packages: &[&str],
 ) -> Result<()> {
+    run_go(&mut go_command(module, ldflags, output, packages))
+}
+
+fn go_command(module: &Path, ldflags: &str, output: &Path, packages: &[&str]) -> Command {
     let mut go = Command::new("go");
     go.current_dir(module)
         .env("CGO_ENABLED", "0")
@@ -344,10 +344,39 @@ pub(crate) fn go_build(
         ])
         .arg(output)
         .args(packages);
+    go
+}
+
+fn run_go(go: &mut Command) -> Result<()> {
     if Command::new("go").arg("version").output().is_err() {
         bail!("Go is not installed (no `go` in PATH); it builds the parts of the test bed");
     }
-    cache::run(&mut go).map(drop)
+    cache::run(go).map(drop)
+}
+
+/// Lets C in, and the library that makes system call filters. Of that the distribution's archive is
+/// unpacked, not installed, and linked into the binary: the machine is left as it is.
+fn with_seccomp(go: &mut Command) -> Result<()> {
+    packages::ensure(&[packages::GCC])?;
+    let dir = cache::entry("libseccomp", &cache::digest([b"1".as_slice()]), |dir| {
+        packages::unpack("libseccomp-dev", dir)
+    })?;
+    // It is in a directory named after the machine.
+    let library = std::fs::read_dir(dir.join("usr/lib"))?
+        .flatten()
+        .map(|entry| entry.path().join("libseccomp.a"))
+        .find(|path| path.is_file())
+        .with_context(|| format!("no libseccomp.a in {}", dir.display()))?;
+    go.env("CGO_ENABLED", "1")
+        .env(
+            "CGO_CFLAGS",
+            format!("-O2 '-I{}/usr/include'", dir.display()),
+        )
+        .env("CGO_LDFLAGS", format!("'{}'", library.display()))
+        .env("GOFLAGS", "-tags=seccomp")
+        // Whom Go would ask where the library is; that is said already, and this one adds nothing.
+        .env("PKG_CONFIG", "true");
+    Ok(())
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod spdy;
 mod streams;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use self::agent::{Agent, Kind};
 use self::course::Course;
@@ -30,10 +31,13 @@ const MEASURE: &str = crate::options::CLUSTER;
 
 pub async fn measure(options: &Options) -> Result<Vec<Row>> {
     let ground = Ground::up().await?;
-    let manifests: Vec<_> = (0..options.pods).map(ground::quiet).collect();
-    let calls = capture(&ground.bed, &manifests).await?;
+    let calls = FloorCalls {
+        quiet: captured(&ground, options, ground::quiet).await?,
+        probed: captured(&ground, options, ground::probed).await?,
+    };
     // The first pods ever pay for what is made once, such as the bridge.
-    let (warm, _) = Floor::start(&ground.bed, &calls[..calls.len().min(4)]).await?;
+    let few = calls.quiet.len().min(4);
+    let (warm, _) = Floor::start(&ground.bed, &calls.quiet[..few]).await?;
     warm.stop().await?;
     let mut floor = FloorRuns::default();
     let mut krablet = Course::of(Agent::prepare(&ground, Kind::Krablet, options.pods)?);
@@ -50,10 +54,28 @@ pub async fn measure(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+async fn captured(
+    ground: &Ground,
+    options: &Options,
+    manifest: fn(usize) -> Value,
+) -> Result<Vec<PodCalls>> {
+    let manifests: Vec<_> = (0..options.pods).map(manifest).collect();
+    capture(&ground.bed, &manifests).await
+}
+
+/// What the floor asks the runtime for.
+struct FloorCalls {
+    quiet: Vec<PodCalls>,
+    /// A server takes longer to start than what does nothing.
+    probed: Vec<PodCalls>,
+}
+
 /// The same pods by CRI calls alone.
 #[derive(Default)]
 pub struct FloorRuns {
     pub start: Samples,
+    /// Of pods with a server in them.
+    pub probed: Samples,
     pub stop: Samples,
     pub lone: Samples,
 }
@@ -62,16 +84,18 @@ impl FloorRuns {
     async fn round(
         &mut self,
         ground: &Ground,
-        calls: &[PodCalls],
+        calls: &FloorCalls,
         options: &Options,
     ) -> Result<()> {
         for _ in 0..lone_pods(options) {
-            let (took, _) = floor(ground, &calls[..1]).await?;
+            let (took, _) = floor(ground, &calls.quiet[..1]).await?;
             self.lone.add_time(took);
         }
-        let (start, stop) = floor(ground, calls).await?;
-        eprintln!("floor: start {start:.2?}, stop {stop:.2?}");
+        let (start, stop) = floor(ground, &calls.quiet).await?;
+        let (probed, _) = floor(ground, &calls.probed).await?;
+        eprintln!("floor: start {start:.2?}, stop {stop:.2?}, with servers {probed:.2?}");
         self.start.add_time(start);
+        self.probed.add_time(probed);
         self.stop.add_time(stop);
         Ok(())
     }

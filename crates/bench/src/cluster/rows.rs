@@ -32,7 +32,7 @@ pub fn rows(
         &floor.start,
     ));
     let probed = name(" with a probe bound to Ready");
-    rows.extend(of_floor(&probed, both, |r| &r.probed, &floor.start));
+    rows.extend(of_floor(&probed, both, |r| &r.probed, &floor.probed));
     rows.extend(last(
         &name(", the last container runs to the last Ready"),
         both,
@@ -223,6 +223,7 @@ mod tests {
     fn krablet_promises_and_the_kubelet_is_shown_beside_it() {
         let mut floor = FloorRuns::default();
         floor.start.add(10.0);
+        floor.probed.add(10.0);
         floor.stop.add(10.0);
         let options = Options::parse([]).unwrap().unwrap();
         let (ours, theirs) = (results(11.0, quiet(15e6)), results(30.0, quiet(100e6)));

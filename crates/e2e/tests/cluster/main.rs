@@ -36,6 +36,7 @@ mod server_more;
 mod server_state;
 mod stats;
 mod terminals;
+mod users;
 mod volumes;
 mod workloads;
 
@@ -112,6 +113,7 @@ fn main() -> ExitCode {
             resources::pods_and_classes_are_held_to_their_limits,
             resources::reservations_that_cannot_be_kept,
             resources::users_of_its_own,
+            users::of_their_own,
             resize::while_it_runs,
             resize::as_a_whole,
             resize::with_a_restart,
