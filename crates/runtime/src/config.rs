@@ -180,7 +180,7 @@ pub struct RuntimeConfig {
     pub stop_signals: bool,
     /// Gate `EnvFiles`.
     pub env_files: bool,
-    /// Starts in flight at a time, about two per core.
+    /// Starts in flight at a time, and as many sandboxes being stopped: about two per core.
     pub starts_in_flight: usize,
     /// Seed of the names of termination message files.
     pub seed: u64,

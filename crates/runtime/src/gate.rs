@@ -1,13 +1,24 @@
+//! Gates before the runtime.
+//!
 //! The start gate: how many sandboxes and containers are being started at a time. A runtime that
 //! is asked for everything at once finishes later than one asked for a few at a time.
 //!
 //! Starts whose images lie ready go first; inside a class the order is first come, first served.
 //! A wait may be given up at any moment, also when the permit is already on its way.
+//!
+//! The stop gate: how many sandboxes are being taken down at a time. Containers are stopped without one, for their grace
+//! runs; but of many pods that end together some are to be over soon, and told of, instead of all at the very end.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+
+/// From here on a stop is slow.
+const SLOW_STOP: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartClass {
@@ -135,11 +146,37 @@ impl GateHold {
     }
 }
 
+pub(crate) struct StopGate {
+    places: Semaphore,
+}
+
+impl StopGate {
+    /// At least one at a time.
+    pub(crate) fn new(width: usize) -> Self {
+        Self {
+            places: Semaphore::new(width.max(1)),
+        }
+    }
+
+    /// Makes the call when its turn has come. A slow one gives its place to the next: what hangs holds nobody up.
+    pub(crate) async fn pass<T>(&self, call: impl Future<Output = T>) -> T {
+        // Nobody closes it; if somebody did, there would be nothing to wait for.
+        let place = self.places.acquire().await;
+        let mut call = pin!(call);
+        match timeout(SLOW_STOP, &mut call).await {
+            Ok(done) => done,
+            Err(_) => {
+                drop(place);
+                call.await
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use futures::FutureExt;
-    use std::pin::pin;
 
     #[tokio::test]
     async fn only_so_many_at_a_time() {
@@ -191,5 +228,28 @@ mod tests {
         drop(permit);
         let state = gate.state.lock().unwrap();
         assert_eq!((state.free, state.cached.len()), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stops_come_one_after_the_other_and_slow_ones_let_others_pass() {
+        let gate = StopGate::new(2);
+        let begun = tokio::time::Instant::now();
+        let stop = async |millis| {
+            let call = async { tokio::time::sleep(Duration::from_millis(millis)).await };
+            gate.pass(call).await;
+            begun.elapsed().as_millis()
+        };
+        // The first hangs, and keeps its place for a second; the others share what is left.
+        let all = futures::join!(stop(60_000), stop(400), stop(400), stop(400), stop(400));
+        assert_eq!(all, (60_000, 400, 800, 1200, 1400));
+        assert_eq!(gate.places.available_permits(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_is_given_up_leaves_its_place() {
+        let gate = StopGate::new(1);
+        let hangs = gate.pass(std::future::pending::<()>());
+        assert!(hangs.now_or_never().is_none());
+        assert_eq!(gate.pass(async { 7 }).await, 7);
     }
 }

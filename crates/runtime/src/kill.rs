@@ -255,7 +255,8 @@ impl PodRuntime {
 
     async fn stop_sandbox(&self, sandbox: &ObservedSandbox) -> Result<(), RuntimeError> {
         let id = sandbox.id.as_str();
-        match self.inner.deps.runtime.stop_pod_sandbox(id).await {
+        let stop = self.inner.deps.runtime.stop_pod_sandbox(id);
+        match self.inner.stops.pass(stop).await {
             Err(source) if !source.is_not_found() => Err(RuntimeError::StopSandbox {
                 sandbox: id.to_string(),
                 source,

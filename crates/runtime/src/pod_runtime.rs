@@ -11,7 +11,7 @@ use krablet_pod::observed::{ObservedContainer, ObservedPod};
 use krablet_pod::{PodRef, PodUid, containers, paths};
 
 use crate::config::{RuntimeConfig, RuntimeDeps};
-use crate::gate::StartGate;
+use crate::gate::{StartGate, StopGate};
 use crate::hooks::Hooks;
 use crate::images::Images;
 use crate::rotation::log_restart_count;
@@ -28,6 +28,7 @@ pub(crate) struct Inner {
     pub images: Images,
     pub hooks: Hooks,
     pub gate: StartGate,
+    pub stops: StopGate,
     /// Held by who gives a range of ids away.
     pub id_ranges: tokio::sync::Mutex<()>,
     crash_loop: Mutex<CrashLoop>,
@@ -40,6 +41,7 @@ impl PodRuntime {
                 images: Images::new(&config.images, &deps),
                 hooks: Hooks::new(&deps),
                 gate: StartGate::new(config.starts_in_flight),
+                stops: StopGate::new(config.starts_in_flight),
                 id_ranges: tokio::sync::Mutex::default(),
                 crash_loop: Mutex::new(CrashLoop::new(config.restart_back_off)),
                 config,
