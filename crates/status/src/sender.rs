@@ -357,7 +357,7 @@ impl Sender {
                 could_have_running_containers: self.deps.pods.could_have_running_containers(&uid),
                 priority: match urgency {
                     Urgency::Urgent => Priority::Urgent,
-                    Urgency::Normal | Urgency::Beginning => Priority::Normal,
+                    Urgency::Normal | Urgency::Beginning | Urgency::Queued => Priority::Normal,
                 },
                 now: (self.deps.clock)(),
                 uid,

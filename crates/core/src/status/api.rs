@@ -8,7 +8,8 @@ use krablet_pod::marks;
 use serde_json::{Map, Value};
 
 use super::conditions::{
-    CONTAINERS_READY, DISRUPTION_TARGET, READY, condition, is_owned_condition, terminal_reason,
+    CONTAINERS_READY, DISRUPTION_TARGET, READY, READY_TO_START, condition, is_owned_condition,
+    terminal_reason,
 };
 use super::containers::whole_seconds;
 use super::{is_terminal, is_terminal_phase, phase_of};
@@ -197,6 +198,8 @@ pub enum Urgency {
     Normal,
     /// The pod is on its way up and nothing of it has run or failed: soon there is more to tell.
     Beginning,
+    /// There is nothing of the pod yet: it waits for its turn behind others.
+    Queued,
 }
 
 pub fn urgency(api: Option<&PodStatus>, ours: &PodStatus) -> Urgency {
@@ -206,8 +209,10 @@ pub fn urgency(api: Option<&PodStatus>, ours: &PodStatus) -> Urgency {
     if ready(ours) != was_ready || (is_terminal(ours) && !was_over) {
         return Urgency::Urgent;
     }
+    let made = condition(ours, READY_TO_START).is_some_and(|c| c.status == "True");
     match api.is_none_or(has_only_begun) && has_only_begun(ours) {
-        true => Urgency::Beginning,
+        true if made => Urgency::Beginning,
+        true => Urgency::Queued,
         false => Urgency::Normal,
     }
 }

@@ -167,8 +167,8 @@ fn regular_containers_and_phase() {
         c:a | S0 a:exit2 a:exit1 | Running NI a=end2(Error)x1<1(Error)
         c:a | S0 a:run a:exit2 a:exit1 | Running NICR a=run+x2<2(Error)
         c:a | S0 a:run/n=7 | Running NICR a=run+x7
-        c:a | S0 a:made a:exit1 | Running NI a=wait()x1<1(Error)
-        onfailure c:a | S0 a:made a:exit0 | Running NI a=wait()x1<0(Completed)
+        c:a | S0 a:made a:exit1 | Running NI a=wait()<1(Error)
+        onfailure c:a | S0 a:made a:exit0 | Running NI a=wait()<0(Completed)
         c:a | S0! | Pending I a=wait(ContainerCreating)
         c:a | S0-  a:run | Running ICR a=run+
         c:a c:b | S0! a:exit137 b:exit137 | Running I a=end137(Error) b=end137(Error)

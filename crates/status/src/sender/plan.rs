@@ -16,6 +16,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// A pod that only begins is told of after so long, unless it has come further by then: most pods run
 /// within it, and one write says it all.
 const BEGINNING: Duration = Duration::from_secs(1);
+/// One that others go before, after so long.
+const QUEUED: Duration = Duration::from_secs(10);
 
 /// What the API server last heard of a pod.
 #[derive(Clone, Debug)]
@@ -57,6 +59,7 @@ impl Pending {
         match self.urgency {
             Urgency::Urgent | Urgency::Normal => self.since,
             Urgency::Beginning => self.since + BEGINNING,
+            Urgency::Queued => self.since + QUEUED,
         }
     }
 }
@@ -117,7 +120,11 @@ impl Plan {
         let entry = self.entries.entry(uid.clone()).or_default();
         entry.noticed = Some(status.clone());
         entry.parked = false;
-        let since = entry.pending.map_or(now, |p| p.since);
+        // What begins after its turn has come has only just begun.
+        let begins = urgency == Urgency::Beginning;
+        let before = entry.pending;
+        let before = before.filter(|p| !(begins && p.urgency == Urgency::Queued));
+        let since = before.map_or(now, |p| p.since);
         entry.pending = Some(Pending { since, urgency });
     }
 

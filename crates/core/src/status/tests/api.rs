@@ -314,8 +314,9 @@ fn ready_and_over_are_urgent() {
     check_all(
         table(
             r"
-            - | Pending Ready=False | Beginning
-            Pending | Pending Ready=False | Beginning
+            - | Pending Ready=False | Queued
+            Pending | Pending Ready=False | Queued
+            Pending | Pending PodReadyToStartContainers=True | Beginning
             Pending Ready=False | Running Ready=False | Normal
             Running Ready=False | Running Ready=True | Urgent
             Running Ready=True | Running Ready=False | Urgent
@@ -332,7 +333,8 @@ fn ready_and_over_are_urgent() {
     );
     // Of one that was never told of, only what differs from nothing.
     for (ours, expected) in [
-        ("Pending Ready=False", Urgency::Beginning),
+        ("Pending Ready=False", Urgency::Queued),
+        ("Pending PodReadyToStartContainers=True", Urgency::Beginning),
         ("Running Ready=True", Urgency::Urgent),
         ("Failed", Urgency::Urgent),
     ] {
@@ -379,8 +381,18 @@ fn a_pod_has_only_begun_until_something_ran_or_failed() {
         }
         container["ready"] = json!(false);
         let text = container.to_string();
-        let status = serde_json::from_value(json!({"phase": "Pending", list: [container]}));
-        assert_eq!(urgency(None, &status.unwrap()), expected, "{list} {text}");
+        let sandbox = json!([{"type": "PodReadyToStartContainers", "status": "True"}]);
+        let mut status = json!({"phase": "Pending", "conditions": sandbox, list: [container]});
+        let begun: PodStatus = serde_json::from_value(status.clone()).unwrap();
+        assert_eq!(urgency(None, &begun), expected, "{list} {text}");
+        // Without a sandbox nothing has begun; what has failed is told all the same.
+        status["conditions"] = json!([]);
+        let queued = serde_json::from_value(status).unwrap();
+        let expected = match expected {
+            Urgency::Beginning => Urgency::Queued,
+            other => other,
+        };
+        assert_eq!(urgency(None, &queued), expected, "{list} {text}");
     }
     let refused = PodStatus {
         phase: Some("Pending".into()),

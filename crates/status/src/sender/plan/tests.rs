@@ -208,3 +208,19 @@ fn a_pod_that_only_begins_waits_for_more_to_tell() {
     bench.pass(due - bench.now);
     assert_eq!(bench.go(), "a");
 }
+
+#[test]
+fn a_pod_whose_turn_has_not_come_waits_longer() {
+    let mut bench = Bench::new(4);
+    bench.tell_as("a", Urgency::Queued);
+    bench.tell_as("b", Urgency::Queued);
+    bench.pass(QUEUED / 2);
+    assert_eq!(bench.go(), "");
+    // Its turn has come, and it gets the time of one that begins.
+    bench.tell_as("b", Urgency::Beginning);
+    assert_eq!(bench.go(), "");
+    bench.pass(BEGINNING);
+    assert_eq!(bench.go(), "b");
+    bench.pass(QUEUED / 2);
+    assert_eq!(bench.go(), "a");
+}
