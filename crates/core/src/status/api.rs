@@ -56,16 +56,19 @@ pub fn merge_for_api(inputs: &MergeInputs<'_>) -> PodStatus {
     merged
 }
 
-/// The runtime has no trace of a container any more whose end was told.
-fn is_forgotten(ours: &ContainerStatus, told: &ContainerStatus) -> bool {
-    let ended = told.state.as_ref().is_some_and(|s| s.terminated.is_some());
+/// The end of a container was told, and this agent knows nothing of it: the runtime has no trace of the container any
+/// more, or the whole pod was over in a life before this one. In a pod that is over nothing begins anew, not even what
+/// never was.
+fn is_forgotten(ours: &ContainerStatus, told: &ContainerStatus, over: bool) -> bool {
+    let ended = |of: &ContainerStatus| of.state.as_ref().is_some_and(|s| s.terminated.is_some());
     let unknown = |of: &ContainerStatus| of.container_id.as_deref().unwrap_or_default().is_empty();
-    ended && unknown(ours) && !unknown(told)
+    ended(told) && ((unknown(ours) && !unknown(told)) || (over && !ended(ours)))
 }
 
 /// Restart counts that were told do not fall, and ends stay told, also when this agent has forgotten
 /// them.
 fn keep_told(merged: &mut PodStatus, api: &PodStatus) {
+    let over = is_terminal(api);
     for (ours, told) in [
         (
             &mut merged.init_container_statuses,
@@ -76,7 +79,7 @@ fn keep_told(merged: &mut PodStatus, api: &PodStatus) {
         for container in ours.iter_mut().flatten() {
             let mut told = told.iter().flatten();
             if let Some(told) = told.find(|t| t.name == container.name) {
-                if is_forgotten(container, told) {
+                if is_forgotten(container, told, over) {
                     *container = told.clone();
                 }
                 container.restart_count = container.restart_count.max(told.restart_count);

@@ -161,6 +161,18 @@ fn what_was_told_of_containers_stays() {
         a - x0 end | a - x0 wait | a - x0 wait
         b c1 x5 end | a - x0 wait | a - x0 wait
         ";
+    check_containers("Running", cases);
+    // In a pod that was told to be over nothing goes on, whatever this agent remembers.
+    let cases = r"
+        a - x0 end | a - x0 wait | a - x0 end
+        a c1 x1 end | a c2 x2 run | a c1 x1 end
+        a c1 x1 end | a c2 x2 end | a c2 x2 end
+        a - x0 wait | a - x0 wait | a - x0 wait
+        ";
+    check_containers("Failed", cases);
+}
+
+fn check_containers(told: &str, cases: &str) {
     type List = fn(&mut PodStatus) -> &mut Option<Vec<ContainerStatus>>;
     let lists: [List; 2] = [
         |status| &mut status.container_statuses,
@@ -173,8 +185,12 @@ fn what_was_told_of_containers_stays() {
             status
         };
         check_all(table(cases).map(|(api, ours, expected)| {
+            let api_status = PodStatus {
+                phase: Some(told.to_owned()),
+                ..of(api)
+            };
             let mut merged = merge_for_api(&MergeInputs {
-                api_pod: &api_pod(of(api)),
+                api_pod: &api_pod(api_status),
                 ours: &of(ours),
                 could_have_running_containers: true,
                 now: at(3),
