@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use krablet_pod::api::Pod;
+use krablet_pod::observed::{ContainerState, ObservedContainer, ObservedPod};
 use krablet_pod::{FullName, PodRef, marks};
+
+use crate::status::{is_terminal, runtime_id};
 
 /// The Node object that owns the mirror pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +75,26 @@ pub fn mirrors_well(mirror: &Pod, pod: &Pod) -> bool {
     mirror.metadata.deletion_timestamp.is_none() && shown_hash(mirror) == own_hash(pod)
 }
 
+/// A mirror that says the pod is over, and with other containers than those that ran last here, tells of an earlier life:
+/// the manifest went and came back, and whoever knew that is gone. A pod that is over does not run again in the same life.
+pub fn tells_of_past_life(mirror: &Pod, observed: &ObservedPod) -> bool {
+    let Some(status) = mirror.status.as_ref().filter(|s| is_terminal(s)) else {
+        return false;
+    };
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let mut told = lists.into_iter().flatten().flatten();
+    told.any(|told| {
+        let ran = |c: &&ObservedContainer| {
+            matches!(c.state, ContainerState::Running | ContainerState::Exited)
+        };
+        let last = observed.newest(&told.name).filter(ran);
+        let id = told.container_id.as_deref().map(runtime_id);
+        let id = id.filter(|id| !id.is_empty());
+        last.zip(id)
+            .is_some_and(|(last, id)| last.id.as_str() != id)
+    })
+}
+
 fn shown_hash(mirror: &Pod) -> Option<&str> {
     marks::annotation(mirror, marks::CONFIG_MIRROR)
 }
@@ -103,8 +126,10 @@ fn mirror_of(pod: &Pod, owner: &NodeOwner) -> Pod {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::actions::testkit;
     use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use serde_json::json;
 
     /// `name:hash`, with `!` at the end if it is being deleted, or `~` for a mirror of a past life.
     fn pods(text: &str, annotation: &str) -> Vec<Arc<Pod>> {
@@ -173,6 +198,36 @@ mod tests {
             let got = decide(statics, mirrors, ending, true);
             assert_eq!(got, expected, "{statics} | {mirrors} | {ending}");
         }
+    }
+
+    #[test]
+    fn a_mirror_that_ended_with_other_containers_is_of_a_past_life() {
+        for (phase, id, seen, expected) in [
+            ("Succeeded", "x://a-0", "S0 a:exit0", false),
+            ("Succeeded", "x://a-9", "S0 a:exit0", true),
+            ("Failed", "x://a-9", "S0 a:run", true),
+            ("Running", "x://a-9", "S0 a:run", false),
+            // One that was only made did not run.
+            ("Succeeded", "x://a-0", "S0 a:made a:exit0", false),
+            ("Succeeded", "x://a-0", "S0 a:exit0 a:exit1", true),
+            ("Succeeded", "", "S0 a:run", false),
+            ("Succeeded", "x://a-0", "", false),
+        ] {
+            let container = json!({
+                "name": "a", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "containerID": id,
+            });
+            let status = json!({"phase": phase, "containerStatuses": [container]});
+            let mirror = Pod {
+                status: Some(serde_json::from_value(status).unwrap()),
+                ..Pod::default()
+            };
+            let observed = testkit::seen(&testkit::pod("c:a"), seen).observed;
+            let got = tells_of_past_life(&mirror, &observed);
+            assert_eq!(got, expected, "{phase} {id} | {seen}");
+        }
+        let untold = testkit::seen(&testkit::pod("c:a"), "S0 a:run").observed;
+        assert!(!tells_of_past_life(&Pod::default(), &untold));
     }
 
     #[test]

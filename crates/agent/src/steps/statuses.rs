@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use krablet_core::mirror::tells_of_past_life;
 use krablet_core::status::{self, StatusInputs};
 use krablet_core::worker::StatusOverride;
 use krablet_pod::api::{Pod, PodStatus};
@@ -32,6 +33,11 @@ impl Steps {
         observed: &ObservedPod,
         view: StatusView<'_>,
     ) -> PodStatus {
+        // The agent that saw the manifest go and come back may not have lived to replace it.
+        let mirror = self.parts.desired.mirror_of(&pod_ref.uid);
+        if mirror.is_some_and(|mirror| tells_of_past_life(&mirror, observed)) {
+            self.parts.desired.lives_anew(pod);
+        }
         let start_errors =
             self.with_start_errors(|e| e.get(&pod_ref.uid).cloned().unwrap_or_default());
         let now = self.parts.clock.now();

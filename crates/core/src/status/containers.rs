@@ -29,7 +29,7 @@ const REMOVED_FOR_RESTART: &str = "The container is removed because RestartAllCo
 const TAKEN_AS_COMPLETED: &str = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally";
 
 /// The runtime's id in the id of a status, which has the runtime's name for a scheme.
-pub(super) fn runtime_id(status_id: &str) -> &str {
+pub(crate) fn runtime_id(status_id: &str) -> &str {
     status_id.split_once("://").map_or(status_id, |(_, id)| id)
 }
 

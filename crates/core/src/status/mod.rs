@@ -35,6 +35,7 @@ pub use api::{
     urgency,
 };
 pub use conditions::{condition, is_owned_condition};
+pub(crate) use containers::runtime_id;
 pub use ends::with_ends;
 
 pub const PENDING: &str = "Pending";
