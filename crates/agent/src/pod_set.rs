@@ -8,7 +8,8 @@ use krablet_pod::marks::{self, PodSource};
 use krablet_pod::{FullName, PodRef, PodUid};
 use tokio::sync::watch;
 
-/// A read-only look at the desired pods. The sync loop alone changes them.
+/// A read-only look at the desired pods. The sync loop alone changes them; a step that sees a mirror pod tell of an
+/// earlier life says so here, for whoever keeps the mirror pods.
 #[derive(Clone)]
 pub struct DesiredPods {
     snapshot: Arc<Mutex<Snapshot>>,

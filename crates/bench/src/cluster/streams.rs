@@ -100,7 +100,11 @@ pub async fn ports(bed: &Bed, port: u16) -> Result<Row> {
     let sandboxes = runtime.list_pod_sandbox(None).await?;
     let sandbox = sandboxes
         .into_iter()
-        .find(|s| s.metadata.as_ref().is_some_and(|m| m.name == name))
+        .find(|s| {
+            // Dead ones of earlier pods of that name may still be there.
+            let ready = s.state == v1::PodSandboxState::SandboxReady as i32;
+            ready && s.metadata.as_ref().is_some_and(|m| m.name == name)
+        })
         .context("the pod has no sandbox")?;
     let status = runtime.pod_sandbox_status(&sandbox.id).await?;
     let address = status.network.context("the pod has no address")?.ip;
