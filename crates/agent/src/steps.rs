@@ -369,14 +369,18 @@ impl Steps {
     }
 
     /// How containers ended that were killed to be started again.
-    async fn tell_ends(&self, pod: &Arc<Pod>, pod_ref: &PodRef) -> Result<(), String> {
+    async fn tell_ends(
+        &self,
+        pod: &Arc<Pod>,
+        pod_ref: &PodRef,
+    ) -> Result<Arc<ObservedPod>, String> {
         let observer = &self.parts.observer;
         let seen = observer.newer_than(pod_ref, observer.ticket()).await;
         let seen = seen.map_err(|e| e.to_string())?;
         let runtime = &self.parts.node.runtime_name;
         let now = self.parts.clock.now();
         self.parts.status.set_ends(pod, &seen, runtime, now);
-        Ok(())
+        Ok(seen)
     }
 
     /// When the pod's active deadline ends, on the monotonic clock.

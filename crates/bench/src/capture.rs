@@ -105,7 +105,7 @@ pub async fn start(runtime: &PodRuntime, pod: &Arc<Pod>, cgroup_parent: &str) ->
             cgroup_parent,
             sizes: krablet_runtime::Sizes::default(),
             on_sandbox_ready: &|_| (),
-            on_killed: &|| Box::pin(async { Ok(()) }),
+            on_killed: &|| Box::pin(async { Err("nothing is killed here".to_owned()) }),
             cancel: &CancellationToken::new(),
         })
         .await;

@@ -2,7 +2,7 @@
 
 use krablet_pod::api::{Container, ContainerRestartRule, Pod, PodSpec};
 use krablet_pod::containers;
-use krablet_pod::observed::{ContainerState, ObservedPod};
+use krablet_pod::observed::{ContainerState, ObservedContainer, ObservedPod};
 
 /// The two feature gates that bear on restarts; both are on unless configured otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +55,7 @@ pub fn should_restart(
             _ => {}
         }
     }
-    let policy = match own_policy {
-        Some(own @ ("Always" | "OnFailure" | "Never")) => own,
-        _ => pod_policy(spec),
-    };
-    let again = match policy {
+    let again = match policy(spec, container, gates) {
         "Never" => false,
         "OnFailure" => exit_code != 0,
         _ => true,
@@ -69,6 +65,35 @@ pub fn should_restart(
     } else {
         RestartDecision::No
     }
+}
+
+/// The container's own policy, else the pod's.
+fn policy<'a>(spec: &'a PodSpec, container: &'a Container, gates: RestartGates) -> &'a str {
+    match container.restart_policy.as_deref().filter(|_| gates.rules) {
+        Some(own @ ("Always" | "OnFailure" | "Never")) => own,
+        _ => pod_policy(spec),
+    }
+}
+
+/// Whether there is an exit the container is not started after again.
+pub fn may_end(spec: &PodSpec, container: &Container, gates: RestartGates) -> bool {
+    policy(spec, container, gates) != "Always"
+}
+
+/// Whether another instance follows one that has ended: its policy says so, or it was stopped for
+/// that.
+pub fn is_followed(
+    spec: &PodSpec,
+    container: &Container,
+    ended: &ObservedContainer,
+    gates: RestartGates,
+) -> bool {
+    was_stopped_to_restart(ended)
+        || should_restart(spec, container, exit_code(ended), gates).restarts()
+}
+
+pub(crate) fn was_stopped_to_restart(ended: &ObservedContainer) -> bool {
+    ended.exit.as_ref().is_some_and(|e| e.stopped_to_restart)
 }
 
 /// The pod's restart policy; `Always` where none is written.
@@ -101,9 +126,7 @@ pub fn wants_start(
     match seen.state {
         ContainerState::Running => false,
         ContainerState::Created | ContainerState::Unknown => true,
-        ContainerState::Exited => {
-            should_restart(spec, container, exit_code(seen), gates).restarts()
-        }
+        ContainerState::Exited => is_followed(spec, container, seen, gates),
     }
 }
 
@@ -114,7 +137,7 @@ pub fn wants_start(
 pub fn current_instance<'a>(
     observed: &'a ObservedPod,
     name: &'a str,
-) -> Option<&'a krablet_pod::observed::ObservedContainer> {
+) -> Option<&'a ObservedContainer> {
     let running = observed.instances(name).find(|c| c.is_running());
     running.or_else(|| {
         let newest = observed.newest(name)?;
@@ -126,7 +149,7 @@ pub fn current_instance<'a>(
 }
 
 /// The exit code as seen; 0 for a container the runtime says nothing of.
-pub(crate) fn exit_code(container: &krablet_pod::observed::ObservedContainer) -> i32 {
+pub(crate) fn exit_code(container: &ObservedContainer) -> i32 {
     container.exit.as_ref().map_or(0, |e| e.exit_code)
 }
 

@@ -12,6 +12,8 @@ use krablet_pod::observed::{
 };
 use krablet_pod::{PodRef, PodUid, SandboxId, Ticket, labels};
 
+use crate::message::LastWords;
+
 /// What lists say of one pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Listed {
@@ -86,11 +88,11 @@ pub(crate) fn is_ready(raw: i32) -> bool {
     raw == v1::PodSandboxState::SandboxReady as i32
 }
 
-/// A container from its full status. `message` is its termination message, read elsewhere.
+/// A container from its full status. `last` was read elsewhere, of one that has ended.
 pub(crate) fn container(
     status: v1::ContainerStatus,
     sandbox_id: &str,
-    message: String,
+    last: LastWords,
 ) -> ObservedContainer {
     let state = state(status.state);
     let metadata = status.metadata.unwrap_or_default();
@@ -99,9 +101,10 @@ pub(crate) fn container(
         // The interface does not tell; a signal shows as 128 + n in the code.
         signal: 0,
         reason: status.reason,
-        message: joined(status.message, message),
+        message: joined(status.message, last.message),
         started_at: status.started_at,
         finished_at: status.finished_at,
+        stopped_to_restart: last.stopped_to_restart,
     });
     let started = state != ContainerState::Created;
     ObservedContainer {
@@ -305,6 +308,13 @@ pub(crate) fn from_list(
 mod tests {
     use super::*;
 
+    fn words(message: &str) -> LastWords {
+        LastWords {
+            message: message.to_owned(),
+            ..LastWords::default()
+        }
+    }
+
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         let owned = pairs
             .iter()
@@ -340,7 +350,7 @@ mod tests {
 
     #[test]
     fn an_exited_container() {
-        let c = container(exited(""), "s1", "bye".to_owned());
+        let c = container(exited(""), "s1", words("bye"));
         assert_eq!(
             (&*c.name, c.attempt, c.state),
             ("web", 2, ContainerState::Exited)
@@ -363,7 +373,7 @@ mod tests {
     fn whom_it_runs_as_where_the_runtime_tells() {
         let told = |user| {
             let status = v1::ContainerStatus { user, ..exited("") };
-            container(status, "s1", String::new()).user
+            container(status, "s1", LastWords::default()).user
         };
         assert_eq!(told(None), None);
         assert_eq!(told(Some(v1::ContainerUser { linux: None })), None);
@@ -384,7 +394,7 @@ mod tests {
     #[test]
     fn messages_are_joined_as_upstream_does() {
         let message = |runtime: &str, own: &str| {
-            let c = container(exited(runtime), "s1", own.to_owned());
+            let c = container(exited(runtime), "s1", words(own));
             c.exit.unwrap().message
         };
         assert_eq!(message("", ""), "");

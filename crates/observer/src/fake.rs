@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::StreamExt;
 use krablet_cri::{Code, Error, EventStream, Result, RuntimeService, v1};
-use krablet_linux::{Entry, Files};
+use krablet_linux::{Entry, EntryKind, Files};
 use krablet_pod::observed::{ContainerState, ObservedContainer, ObservedPod, ObservedSandbox};
 use krablet_pod::{PodRef, Ticket, labels};
 use tokio::sync::mpsc;
@@ -459,8 +459,15 @@ impl Files for MemoryFiles {
         unsupported()
     }
 
-    async fn lstat(&self, _: &Path) -> io::Result<Entry> {
-        unsupported()
+    async fn lstat(&self, path: &Path) -> io::Result<Entry> {
+        let files = self.files.lock().unwrap();
+        let bytes = files.get(path).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Entry {
+            path: path.into(),
+            kind: EntryKind::File,
+            size: bytes.len() as u64,
+            modified: 0,
+        })
     }
 
     async fn list(&self, _: &Path) -> io::Result<Vec<Entry>> {

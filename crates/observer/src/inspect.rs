@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::ObserveError;
 use crate::convert::{self, Listed};
-use crate::message;
+use crate::message::{self, LastWords};
 
 /// How often a pod is listed again because something vanished between list and status.
 const ROUNDS: usize = 4;
@@ -182,11 +182,11 @@ impl Reach {
         let answer = self.runtime.container_status(&listed.id);
         let object = format!("container {}", listed.id);
         let status = self.call("ContainerStatus", &object, of, answer).await?;
-        let message = match convert::state(status.state) {
+        let last = match convert::state(status.state) {
             ContainerState::Exited => message::read(&*self.files, &status).await,
-            _ => String::new(),
+            _ => LastWords::default(),
         };
-        Ok(convert::container(status, &listed.pod_sandbox_id, message))
+        Ok(convert::container(status, &listed.pod_sandbox_id, last))
     }
 
     /// Whether the runtime answers at all.

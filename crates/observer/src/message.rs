@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use krablet_cri::v1;
 use krablet_linux::Files;
-use krablet_pod::labels;
+use krablet_pod::{labels, paths};
 use tokio::time::timeout;
 
 /// What is read of the message file, from its end.
@@ -50,8 +50,31 @@ fn sources(status: &v1::ContainerStatus) -> Sources<'_> {
     }
 }
 
+/// What is left of an exited container on the disk.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct LastWords {
+    pub(crate) message: String,
+    /// It was stopped to make way for another instance.
+    pub(crate) stopped_to_restart: bool,
+}
+
+pub(crate) async fn read(files: &dyn Files, status: &v1::ContainerStatus) -> LastWords {
+    LastWords {
+        message: message(files, status).await,
+        stopped_to_restart: is_marked(files, &status.log_path).await,
+    }
+}
+
+/// What cannot be read of a mark counts as none: then the restart policy decides alone.
+async fn is_marked(files: &dyn Files, log: &str) -> bool {
+    let Some(mark) = paths::restart_mark(Path::new(log)) else {
+        return false;
+    };
+    matches!(timeout(READ_LIMIT, files.lstat(&mark)).await, Ok(Ok(_)))
+}
+
 /// Reads an exited container's message. What cannot be read is said in the message itself.
-pub(crate) async fn read(files: &dyn Files, status: &v1::ContainerStatus) -> String {
+async fn message(files: &dyn Files, status: &v1::ContainerStatus) -> String {
     let sources = sources(status);
     if let Some(path) = sources.file {
         match tail(files, path, MAX_MESSAGE).await {
@@ -191,7 +214,7 @@ mod tests {
                     files.write(path, text.as_bytes());
                 }
             }
-            let read = read(&files, &status(policy, *code)).await;
+            let read = read(&files, &status(policy, *code)).await.message;
             assert_eq!(read, *expected, "{policy} {code} {file:?} {log:?}");
         }
     }
@@ -202,7 +225,7 @@ mod tests {
         let mut text = vec![b'x'; 5000];
         text.extend_from_slice(b"the end");
         files.write("/host/message", &text);
-        let message = read(&files, &status("File", 0)).await;
+        let message = read(&files, &status("File", 0)).await.message;
         assert_eq!(message.len(), MAX_MESSAGE);
         assert!(message.ends_with("the end"));
     }
@@ -211,11 +234,20 @@ mod tests {
     async fn a_file_system_that_hangs_costs_the_message_only() {
         let files = MemoryFiles::default();
         files.hang("/host/message");
-        let message = read(&files, &status("File", 0)).await;
+        let message = read(&files, &status("File", 0)).await.message;
         assert_eq!(
             message,
             "Error on reading termination log /host/message: reading takes too long"
         );
+    }
+
+    #[tokio::test]
+    async fn the_mark_of_one_that_made_way_is_seen() {
+        let files = MemoryFiles::default();
+        let status = status("File", 0);
+        assert!(!read(&files, &status).await.stopped_to_restart);
+        files.write("/log.restart", b"");
+        assert!(read(&files, &status).await.stopped_to_restart);
     }
 
     #[test]

@@ -44,6 +44,9 @@ pub struct ContainerExit {
     /// Unix nanoseconds; 0 when the container never started.
     pub started_at: i64,
     pub finished_at: i64,
+    /// It was stopped to make way for another instance, which follows whatever the restart policy says of
+    /// this end (see [`crate::paths::restart_mark`]).
+    pub stopped_to_restart: bool,
 }
 
 /// Whom a container's first process was started as.

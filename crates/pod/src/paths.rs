@@ -26,6 +26,13 @@ pub fn container_log_file(container: &str, restart_count: u32) -> String {
     format!("{container}/{restart_count}.log")
 }
 
+/// Stands beside the log of an instance that was stopped to make way for another. Made before the stop,
+/// so that whoever sees the end knows that it is not final, also an agent that was started in between.
+pub fn restart_mark(log: &Path) -> Option<PathBuf> {
+    log.file_name()?;
+    Some(log.with_extension("restart"))
+}
+
 /// `<containerLogsDir>/<pod>_<namespace>_<container>-<id>.log`, cut so that the name fits.
 pub fn legacy_log_symlink(dir: &Path, pod: &PodRef, container: &str, id: &ContainerId) -> PathBuf {
     const SUFFIX: &str = ".log";

@@ -187,46 +187,63 @@ fn parse_suffix(suffix: &str) -> Result<(Scale, Format), QuantityError> {
     }
 }
 
-/// `whole.fraction` at the scale, in nano-units rounded up, capped at [`MAX`].
+/// `whole.fraction` at the scale, in nano-units rounded up, capped at [`MAX`]. Exact however many digits
+/// there are.
 fn scaled(whole: &str, fraction: &str, scale: Scale) -> i128 {
-    // Beyond 40 significant digits nothing but the rounding can change; the cap does the rest.
-    let mut mantissa: i128 = 0;
-    let mut exponent: i32 = 9;
-    let mut inexact = false;
-    for (digit, is_fraction) in whole
+    let digits: Vec<i128> = whole
         .bytes()
-        .map(|b| (b - b'0', false))
-        .chain(fraction.bytes().map(|b| (b - b'0', true)))
-    {
-        if mantissa < i128::MAX / 1_000_000_000_000 {
-            mantissa = mantissa * 10 + i128::from(digit);
-            exponent -= i32::from(is_fraction);
-        } else {
-            inexact |= digit != 0;
-            exponent += i32::from(!is_fraction);
-        }
-    }
-    let (power, kibi) = match scale {
-        Scale::Ten(power) => (power, 0),
-        Scale::Kibi(kibi) => (0, kibi),
+        .chain(fraction.bytes())
+        .map(|b| i128::from(b - b'0'))
+        .collect();
+    // A power of ten moves the point, one of 1024 has to be multiplied with.
+    let (shift, unit) = match scale {
+        Scale::Ten(power) => (i64::from(power) + 9, 1),
+        Scale::Kibi(power) => (0, 1024_i128.pow(power) * NANO),
     };
-    for _ in 0..kibi {
-        mantissa = mantissa.saturating_mul(1024);
+    let point = i64::try_from(whole.len())
+        .unwrap_or(i64::MAX)
+        .saturating_add(shift);
+    let before = usize::try_from(point.max(0)).unwrap_or(usize::MAX);
+    let (before, after) = digits.split_at(before.min(digits.len()));
+    let zeros = i64::try_from(digits.len()).map_or(0, |len| point - len);
+    let units = whole_number(before, zeros).saturating_mul(unit);
+    units
+        .saturating_add(below_the_point(after, point, unit))
+        .min(MAX)
+}
+
+/// The digits and so many zeros; once it is beyond [`MAX`] the rest does not matter.
+fn whole_number(digits: &[i128], mut zeros: i64) -> i128 {
+    let mut number: i128 = 0;
+    for digit in digits {
+        number = (number * 10 + digit).min(MAX);
     }
-    exponent = exponent.saturating_add(power);
-    while exponent > 0 && mantissa != 0 && mantissa < MAX {
-        mantissa = mantissa.saturating_mul(10);
-        exponent -= 1;
+    while zeros > 0 && number != 0 && number < MAX {
+        number = (number * 10).min(MAX);
+        zeros -= 1;
     }
-    while exponent < 0 && mantissa != 0 {
-        inexact |= mantissa % 10 != 0;
-        mantissa /= 10;
-        exponent += 1;
-        if mantissa == 0 {
-            return i128::from(inexact);
-        }
+    number
+}
+
+/// What the digits after the point make of `unit`, rounded up. From the last to the first, so that
+/// no number gets longer than the unit's. A point before the first digit stands for zeros.
+fn below_the_point(digits: &[i128], point: i64, unit: i128) -> i128 {
+    let mut sum = 0;
+    let mut inexact = false;
+    let mut push = |digit: i128| {
+        let tenths = digit * unit + sum;
+        inexact |= tenths % 10 != 0;
+        sum = tenths / 10;
+        sum
+    };
+    for digit in digits.iter().rev() {
+        push(*digit);
     }
-    mantissa.saturating_add(i128::from(inexact))
+    let mut zeros = point;
+    while zeros < 0 && push(0) != 0 {
+        zeros += 1;
+    }
+    sum + i128::from(inexact)
 }
 
 /// The canonical form: the largest suffix that leaves a whole number.
@@ -315,5 +332,39 @@ mod tests {
         let tiny: Quantity = "1e-2147483640".parse().unwrap();
         assert_eq!(tiny.nano_value(), 1);
         assert_eq!("0e99".parse::<Quantity>().unwrap().value(), 0);
+    }
+
+    #[test]
+    fn every_digit_counts() {
+        for (text, nano) in [
+            (
+                "1701411834604692317316873038n",
+                1_701_411_834_604_692_317_316_873_038,
+            ),
+            (
+                "9223372036854775806.999999997",
+                9_223_372_036_854_775_806_999_999_997,
+            ),
+            // A 2^60th of an exbi is one.
+            (
+                "0.000000000000000000867361737988403547205962240695953369140625Ei",
+                1_000_000_000,
+            ),
+            (
+                "0.0000000000000000008673617379884035472059622406959533691406250001Ei",
+                1_000_000_001,
+            ),
+            (
+                "1.0000000000000000000000000000000000000000000Ei",
+                1_152_921_504_606_846_976_000_000_000,
+            ),
+            ("0.00000000000000000000000000000000000000000000007E", 1),
+            ("7000000000e-18", 7),
+            ("0.000000007e3", 7_000),
+            ("12e-10", 2),
+        ] {
+            let read: Quantity = text.parse().unwrap();
+            assert_eq!(read.nano_value(), nano, "{text}");
+        }
     }
 }

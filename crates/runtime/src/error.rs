@@ -28,6 +28,9 @@ pub enum RuntimeError {
     /// The pod has to be looked at again.
     #[error("containers were killed, and how they ended cannot be seen: {0}")]
     EndsNotSeen(String),
+    /// The pod has to be looked at again.
+    #[error("container {container:?} has ended before it could be stopped to be restarted")]
+    EndedByItself { container: String },
     /// A container did not start; its waiting reason says the same.
     #[error("failed to \"StartContainer\" for {container:?} with {reason}: {message:?}")]
     StartContainer {

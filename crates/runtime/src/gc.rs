@@ -17,7 +17,7 @@ use krablet_pod::observed::ObservedPod;
 use krablet_pod::paths::legacy_log_symlink;
 use krablet_pod::{ContainerId, PodRef, PodUid, SandboxId};
 
-use crate::remove::never_started;
+use crate::remove::{instance_logs, never_started};
 
 /// Pods cleaned at once. One whose removal hangs keeps the others of its round waiting no longer
 /// than this many of its kind.
@@ -287,25 +287,6 @@ impl ContainerGc {
         let names = of_kind.filter_map(|e| e.path.file_name()?.to_str().map(str::to_owned));
         Ok(names.collect())
     }
-}
-
-/// The log of one instance and what was rotated away from it: `3.log`, `3.log.…`.
-async fn instance_logs(files: &dyn Files, log: &Path) -> io::Result<Vec<PathBuf>> {
-    let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|n| n.to_str())) else {
-        return Ok(Vec::new());
-    };
-    let entries = match files.list(dir).await {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(e),
-    };
-    let is_own = |path: &PathBuf| {
-        let file = path.file_name().and_then(|n| n.to_str());
-        let rest = file.and_then(|f| f.strip_prefix(name));
-        rest.is_some_and(|r| r.is_empty() || r.starts_with('.'))
-    };
-    let paths = entries.into_iter().map(|e| e.path);
-    Ok(paths.filter(is_own).collect())
 }
 
 #[cfg(test)]

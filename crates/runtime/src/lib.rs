@@ -32,6 +32,7 @@ mod sandbox_config;
 mod security;
 mod start;
 mod sync;
+mod take_down;
 mod user_namespaces;
 
 pub use config::{

@@ -1,5 +1,6 @@
 //! Taking containers out of the runtime, with or without their logs.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -56,7 +57,9 @@ impl PodRuntime {
         let files = &*self.inner.deps.files;
         let dir = &self.inner.config.paths.container_logs;
         let link = paths::legacy_log_symlink(dir, pod, &seen.name, &seen.id);
-        let mut doomed = logs_of(files, Path::new(&seen.log_path)).await;
+        // What cannot be listed is left to the end of the pod.
+        let logs = instance_logs(files, Path::new(&seen.log_path)).await;
+        let mut doomed = logs.unwrap_or_default();
         doomed.push(link);
         for path in doomed {
             if let Err(source) = files.remove_file(&path).await {
@@ -95,20 +98,22 @@ async fn look(runtime: &dyn RuntimeService, id: &ContainerId) -> Result<bool, Cr
     }
 }
 
-/// The log of an instance and what was rotated away from it: `<n>.log*`.
-async fn logs_of(files: &dyn Files, log: &Path) -> Vec<PathBuf> {
+/// The log of an instance, what was rotated away from it (`<n>.log*`), and the mark beside it.
+pub(crate) async fn instance_logs(files: &dyn Files, log: &Path) -> io::Result<Vec<PathBuf>> {
     let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|n| n.to_str())) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
-    // No directory, no logs.
-    let entries = files.list(dir).await.unwrap_or_default();
-    let is_own = |path: &Path| {
+    let entries = match files.list(dir).await {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let mark = paths::restart_mark(log);
+    let is_own = |path: &PathBuf| {
         let file = path.file_name().and_then(|n| n.to_str());
-        file.is_some_and(|f| f.starts_with(name))
+        let rest = file.and_then(|f| f.strip_prefix(name));
+        rest.is_some_and(|r| r.is_empty() || r.starts_with('.')) || Some(path) == mark.as_ref()
     };
-    entries
-        .into_iter()
-        .map(|entry| entry.path)
-        .filter(|path| is_own(path))
-        .collect()
+    let paths = entries.into_iter().map(|e| e.path);
+    Ok(paths.filter(is_own).collect())
 }

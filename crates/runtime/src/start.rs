@@ -41,7 +41,7 @@ use addresses::family_ordered;
 /// The node's hosts file is no larger than this.
 const HOSTS_LIMIT: usize = 1 << 20;
 const POD_DIR_MODE: u32 = 0o750;
-const LOG_DIR_MODE: u32 = 0o755;
+pub(crate) const LOG_DIR_MODE: u32 = 0o755;
 
 /// What the starts of one sync share.
 pub(crate) struct PodStart<'a> {

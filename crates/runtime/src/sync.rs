@@ -1,14 +1,12 @@
 //! One sync of a pod: what the core decided, in its fixed order of work.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use krablet_core::Mono;
-use krablet_core::actions::{
-    ActionInputs, KillReason, PodActions, RemoveReason, compute_pod_actions,
-};
+use krablet_core::actions::{ActionInputs, PodActions, compute_pod_actions};
 use krablet_core::probe::Verdicts;
 use krablet_core::start::{CRASH_LOOP_BACK_OFF, IMAGE_PULL_BACK_OFF, StartErrors};
 use krablet_cri::v1;
@@ -16,7 +14,7 @@ use krablet_events::{Subject, reason};
 use krablet_pod::api::{Container, Pod, PodSpec};
 use krablet_pod::containers::{self, ContainerKind};
 use krablet_pod::observed::ObservedPod;
-use krablet_pod::{ContainerId, PodRef, SandboxId};
+use krablet_pod::{PodRef, SandboxId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,13 +25,12 @@ use crate::error::RuntimeError;
 use crate::gate::{GateHold, StartClass};
 use crate::image_volumes::ImageWait;
 use crate::images::{PullPolicy, with_default_tag};
-use crate::kill::KillCause;
 use crate::mounts::VolumeSource;
 use crate::pod_runtime::PodRuntime;
 use crate::resize::{Resized, Sizes};
 use crate::sandbox_config::{SandboxInputs, sandbox_config};
 use crate::security::is_host_network;
-use crate::start::{PodStart, StartFailure, Starting, Stopped};
+use crate::start::{LOG_DIR_MODE, PodStart, StartFailure, Starting, Stopped};
 
 const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
@@ -53,8 +50,8 @@ pub struct SyncInputs<'a> {
     /// later, if their images have to be pulled.
     pub on_sandbox_ready: &'a (dyn Fn(&[String]) + Send + Sync),
     /// Called after containers were killed and before others take their place: how they ended can
-    /// be told now, and maybe not later.
-    pub on_killed: &'a (dyn Fn() -> BoxFuture<'a, Result<(), String>> + Send + Sync),
+    /// be told now, and maybe not later. Answers with what it saw.
+    pub on_killed: &'a (dyn Fn() -> BoxFuture<'a, Result<Arc<ObservedPod>, String>> + Send + Sync),
     /// Ends the sync before its next call that changes something.
     pub cancel: &'a CancellationToken,
 }
@@ -99,13 +96,6 @@ impl SyncOutcome {
             });
         }
         self.start_errors.insert(container.to_string(), error);
-    }
-}
-
-fn kills(inputs: &SyncInputs<'_>, actions: &PodActions) -> bool {
-    match actions.kill_pod {
-        true => inputs.observed.containers.iter().any(|c| c.is_running()),
-        false => !actions.to_kill.is_empty(),
     }
 }
 
@@ -155,10 +145,7 @@ impl PodRuntime {
         if !actions.create_sandbox && !actions.starts_anything() {
             return Ok(());
         }
-        if kills(&inputs, &actions) {
-            let told = (inputs.on_killed)().await;
-            told.map_err(RuntimeError::EndsNotSeen)?;
-        }
+        self.see_ends(&inputs, &actions).await?;
         let mut gate = GateHold::new(self.inner.gate.clone());
         let work = starts(spec, &actions);
         let images = self.look_for_images(&work).await;
@@ -188,109 +175,6 @@ impl PodRuntime {
         out.resized.containers.extend(pod.started);
         out.image_waits = pod.image_waits;
         Ok(())
-    }
-
-    /// Kills and removals; the first that fails ends the sync.
-    async fn take_down(
-        &self,
-        inputs: &SyncInputs<'_>,
-        actions: &PodActions,
-        out: &mut SyncOutcome,
-    ) -> Result<(), RuntimeError> {
-        let observed = inputs.observed;
-        if actions.create_sandbox && actions.sandbox_id.is_some() {
-            let subject = Subject::Pod(PodRef::of(inputs.pod));
-            let text = "Pod sandbox changed, it will be killed and re-created.";
-            let recorder = &self.inner.deps.recorder;
-            recorder.normal(subject, reason::SANDBOX_CHANGED, text);
-        }
-        if actions.kill_pod {
-            // A pod that has ended is left in peace; old sandboxes make room for a new one.
-            if observed.is_alive() || (actions.create_sandbox && !observed.sandboxes.is_empty()) {
-                out.acted = true;
-                self.kill_pod(Some(inputs.pod), observed, None).await?;
-            }
-        } else {
-            for doomed in &actions.to_kill {
-                let cause = KillCause {
-                    reason: doomed.reason,
-                    message: doomed.message.clone(),
-                    grace: None,
-                };
-                out.acted = true;
-                self.kill_observed(inputs, &doomed.id, cause).await?;
-            }
-        }
-        for doomed in &actions.to_remove {
-            out.acted = true;
-            if doomed.kill {
-                let cause = KillCause {
-                    reason: KillReason::RestartAll,
-                    message: "killing".into(),
-                    grace: Some(0),
-                };
-                self.kill_observed(inputs, &doomed.id, cause).await?;
-            }
-            if doomed.reason == RemoveReason::NeverStarted {
-                self.remove_never_started(&doomed.name, &doomed.id).await?;
-                continue;
-            }
-            let removed = self.remove_container(&doomed.id).await;
-            removed.map_err(|source| RuntimeError::RemoveContainer {
-                container: doomed.name.clone(),
-                source,
-            })?;
-            out.restart_all |= doomed.reason == RemoveReason::RestartAll;
-        }
-        self.trim_init(inputs, actions, out).await;
-        Ok(())
-    }
-
-    async fn kill_observed(
-        &self,
-        inputs: &SyncInputs<'_>,
-        id: &ContainerId,
-        cause: KillCause,
-    ) -> Result<(), RuntimeError> {
-        let Some(seen) = inputs.observed.container(id) else {
-            return Ok(());
-        };
-        let job = self.kill_job(Some(inputs.pod), inputs.observed, seen, cause);
-        self.kill_container(job).await
-    }
-
-    /// Finished init containers beyond the newest; what fails here is left to garbage collection.
-    /// Where a new sandbox leaves none of them, their logs are all that remembers restart counts.
-    async fn trim_init(
-        &self,
-        inputs: &SyncInputs<'_>,
-        actions: &PodActions,
-        out: &mut SyncOutcome,
-    ) {
-        let ids = actions.init_to_trim.iter();
-        let mut doomed: Vec<_> = ids.filter_map(|id| inputs.observed.container(id)).collect();
-        // The newest knows the restart count, so it goes last, and stays where an older one does.
-        doomed.sort_by_key(|seen| seen.memory.restart_count);
-        let mut stuck = BTreeSet::new();
-        for seen in doomed {
-            if stuck.contains(&seen.name) {
-                continue;
-            }
-            out.acted = true;
-            let pod = &inputs.observed.pod;
-            let removed = match actions.create_sandbox {
-                true => {
-                    let container = seen.name.to_string();
-                    let removed = self.remove_container(&seen.id).await;
-                    removed.map_err(|source| RuntimeError::RemoveContainer { container, source })
-                }
-                false => self.remove_container_and_logs(pod, seen).await,
-            };
-            if let Err(error) = removed {
-                tracing::error!(pod = %pod, podUID = %pod.uid, containerName = &*seen.name, %error, "Failed to remove pod init container");
-                stuck.insert(seen.name.clone());
-            }
-        }
     }
 
     /// Images of the starts that are on the node, so that those that are come first. What cannot
@@ -438,7 +322,12 @@ impl PodRuntime {
         config: &v1::PodSandboxConfig,
     ) -> Result<(), RuntimeError> {
         let path = std::path::PathBuf::from(&config.log_directory);
-        let made = self.inner.deps.files.create_dir_all(&path, 0o755).await;
+        let made = self
+            .inner
+            .deps
+            .files
+            .create_dir_all(&path, LOG_DIR_MODE)
+            .await;
         made.map_err(|source| {
             self.sandbox_failed(pod, &source.to_string());
             RuntimeError::File { path, source }

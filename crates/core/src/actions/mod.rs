@@ -64,6 +64,9 @@ pub struct ContainerToKill {
     /// Text of the `Killing` event.
     pub message: String,
     pub reason: KillReason,
+    /// Another instance follows, though its policy may say of the end that it is final: a mark has to
+    /// stand before it is stopped (see [`krablet_pod::paths::restart_mark`]).
+    pub mark: bool,
 }
 
 /// A container to take out of the runtime before anything is started. Its logs stay.
@@ -275,9 +278,8 @@ impl<'a> Sync<'a> {
         let decides = own_policy || restart::pod_policy(self.spec) == "OnFailure";
         decides
             && current_instance(self.observed, &container.name).is_some_and(|c| {
-                let code = restart::exit_code(c);
                 c.state == ContainerState::Exited
-                    && !restart::should_restart(self.spec, container, code, self.gates).restarts()
+                    && !restart::is_followed(self.spec, container, c, self.gates)
             })
     }
 
@@ -360,7 +362,18 @@ impl<'a> Sync<'a> {
             self.actions.regular_to_start.push(i);
         }
         self.kill(seen, ContainerKind::Regular, message, reason);
+        if again {
+            self.mark_killed(container);
+        }
         false
+    }
+
+    /// The one listed last is followed by another instance.
+    fn mark_killed(&mut self, container: &Container) {
+        let mark = restart::may_end(self.spec, container, self.gates);
+        if let Some(last) = self.actions.to_kill.last_mut() {
+            last.mark = mark;
+        }
     }
 
     fn verdicts_of(&self, seen: &ObservedContainer) -> ContainerVerdicts {
@@ -380,6 +393,7 @@ impl<'a> Sync<'a> {
             kind,
             message,
             reason,
+            mark: false,
         });
     }
 

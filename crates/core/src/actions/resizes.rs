@@ -52,6 +52,9 @@ impl Sync<'_> {
     ) {
         let message = format!("Container {} resize requires restart", container.name);
         self.kill(seen, kind, message, KillReason::SpecChanged);
+        if kind == ContainerKind::Regular {
+            self.mark_killed(container);
+        }
         self.actions.resizes.pod = true;
     }
 

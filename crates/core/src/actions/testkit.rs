@@ -237,6 +237,10 @@ fn instance(result: &mut Seen, pod: &Pod, name: &str, text: &str, older: u32) {
             "sb" => container.sandbox_id = format!("s{value}").into(),
             "old" => container.memory.hash = Some("0ld".into()),
             "nohash" => container.memory.hash = None,
+            "way" => container
+                .exit
+                .iter_mut()
+                .for_each(|e| e.stopped_to_restart = true),
             "startup" => verdicts.startup = verdict(),
             "live" => verdicts.liveness = verdict(),
             "ready" => verdicts.readiness = verdict(),
@@ -333,6 +337,7 @@ pub(crate) fn any_sight() -> impl Strategy<Value = String> {
         "run/live=fail",
         "exit0",
         "exit0",
+        "exit0/way",
         "exit1",
         "exit42",
         "huh",

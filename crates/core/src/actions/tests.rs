@@ -27,7 +27,8 @@ pub(super) fn render(pod: &Pod, actions: &PodActions) -> String {
         parts.push("killpod".to_owned());
     }
     for k in &actions.to_kill {
-        parts.push(format!("kill:{}({:?})", k.id, k.reason));
+        let mark = if k.mark { "^" } else { "" };
+        parts.push(format!("kill{mark}:{}({:?})", k.id, k.reason));
     }
     for r in &actions.to_remove {
         let bang = if r.kill { "!" } else { "" };
@@ -164,10 +165,19 @@ fn changed_definitions() {
     check(
         r"
         always c:a | S0 a:run/old | kill:a-0(SpecChanged) start:a
-        never c:a | S0 a:run/old | kill:a-0(SpecChanged) start:a
-        never c:a/policy=Never | S0 a:run/old | kill:a-0(SpecChanged) start:a
+        never c:a | S0 a:run/old | kill^:a-0(SpecChanged) start:a
+        never c:a/policy=Never | S0 a:run/old | kill^:a-0(SpecChanged) start:a
         always c:a | S0 a:run/nohash | kill:a-0(SpecChanged) start:a
         never c:a c:b | S0 a:exit0/old b:run | -
+        onfailure c:a | S0 a:run/old | kill^:a-0(SpecChanged) start:a
+        never c:a/policy=Always | S0 a:run/old | kill:a-0(SpecChanged) start:a
+        # Stopped to be restarted, and nothing came of it yet: its end is not final.
+        never c:a c:b | S0 a:exit0/way b:run | start:a
+        onfailure c:a | S0 a:exit0/way | start:a
+        onfailure c:a | S0! a:exit0/way | killpod sandbox1 start:a
+        onfailure c:a | S0 a:exit0 a:exit0/way | killpod
+        onfailure c:a | S0 a:made a:exit0/way | rm:a-1 start:a
+        deleted onfailure c:a | S0 a:exit0/way | killpod
         always c:a c:b | S0 a:run/old b:run | kill:a-0(SpecChanged) start:a
         always c:a/live | S0 a:run/old/live=fail | kill:a-0(SpecChanged) start:a
         always i:s* c:a | S0 s:run/old a:run | kill:s-0(SpecChanged) init:s
@@ -184,7 +194,7 @@ fn failed_probes() {
     check(
         r"
         always c:a/live | S0 a:run/live=fail | kill:a-0(LivenessProbe) start:a
-        onfailure c:a/live | S0 a:run/live=fail | kill:a-0(LivenessProbe) start:a
+        onfailure c:a/live | S0 a:run/live=fail | kill^:a-0(LivenessProbe) start:a
         never c:a/live c:b | S0 a:run/live=fail b:run | kill:a-0(LivenessProbe)
         never c:a/live | S0 a:run/live=fail | killpod
         always c:a/startup | S0 a:run/startup=fail | kill:a-0(StartupProbe) start:a
@@ -195,7 +205,7 @@ fn failed_probes() {
         always c:a/ready | S0 a:run/ready=fail | -
         always c:a/live/policy=Never c:b | S0 a:run/live=fail b:run | kill:a-0(LivenessProbe)
         never c:a/live/policy=Always | S0 a:run/live=fail | kill:a-0(LivenessProbe) start:a
-        never c:a/live/policy=OnFailure | S0 a:run/live=fail | kill:a-0(LivenessProbe) start:a
+        never c:a/live/policy=OnFailure | S0 a:run/live=fail | kill^:a-0(LivenessProbe) start:a
         # Rules ask for exit codes, and there is none yet.
         never c:a/live/policy=Never/rule=NotIn:0:Restart c:b | S0 a:run/live=fail b:run | kill:a-0(LivenessProbe)
         # A verdict belongs to its instance.

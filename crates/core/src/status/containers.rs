@@ -211,6 +211,9 @@ impl One<'_> {
                 }
             }
             ContainerState::Created => waiting(None, None),
+            ContainerState::Exited if self.cx.makes_way(self.container, seen) => {
+                waiting(None, None)
+            }
             ContainerState::Exited => terminated(exited(seen, &id)),
             ContainerState::Unknown if self.old_was_running() => {
                 restart_count = self.old_count().saturating_add(1);
@@ -272,6 +275,9 @@ impl One<'_> {
     /// The end of the instance before: as the runtime holds it, else as it was last told.
     fn last_state(&self, seen: &ObservedContainer, id: &str) -> Option<ApiState> {
         let observed = self.cx.inputs.observed;
+        if self.cx.makes_way(self.container, seen) {
+            return Some(terminated(exited(seen, id)));
+        }
         let before = observed
             .instances(&self.container.name)
             .find(|c| c.id != seen.id && c.state == ContainerState::Exited);
@@ -283,7 +289,8 @@ impl One<'_> {
         let of_another = old.container_id.as_deref() != Some(id);
         let end = end_of(old.state.as_ref())
             .filter(|_| of_another)
-            .or(end_of(old.last_state.as_ref()))?;
+            .or(end_of(old.last_state.as_ref()))
+            .filter(|end| end.container_id.as_deref() != Some(id))?;
         Some(terminated(end.clone()))
     }
 

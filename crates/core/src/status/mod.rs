@@ -19,10 +19,12 @@ use std::net::IpAddr;
 
 use jiff::{SignedDuration, Timestamp};
 use krablet_pod::Actuation;
-use krablet_pod::api::{ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus};
+use krablet_pod::api::{
+    Container, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+};
 use krablet_pod::containers::ContainerKind;
 use krablet_pod::marks;
-use krablet_pod::observed::ObservedPod;
+use krablet_pod::observed::{ObservedContainer, ObservedPod};
 use krablet_pod::qos::qos_class;
 
 use crate::probe::Verdicts;
@@ -191,6 +193,7 @@ impl Cx<'_> {
                 Some(DEADLINE_EXCEEDED_MESSAGE.to_owned()),
             );
         }
+        let making_way: Vec<&str> = self.making_way().collect();
         let computed = phase::phase(&phase::PhaseInputs {
             spec: self.spec,
             statuses: all,
@@ -198,6 +201,7 @@ impl Cx<'_> {
             is_static: marks::is_static(self.inputs.pod),
             initialised: self.any_regular_in_sandbox(),
             gates: self.inputs.gates,
+            making_way: &making_way,
         });
         let said = [api, self.old].into_iter().find(|s| is_terminal(s));
         let phase = said.map_or(computed, phase_of);
@@ -229,6 +233,27 @@ impl Cx<'_> {
                 .instances(&c.name)
                 .any(|seen| seen.sandbox_id == active.id)
         })
+    }
+
+    /// The instance was stopped for another that is still wanted. Its policy calls such an end final,
+    /// and it is not the container's.
+    fn makes_way(&self, container: &Container, seen: &ObservedContainer) -> bool {
+        let inputs = self.inputs;
+        let over = inputs.terminal || inputs.deadline_exceeded;
+        let wanted = inputs.pod.metadata.deletion_timestamp.is_none() && !over;
+        let final_else = || {
+            let code = restart::exit_code(seen);
+            !restart::should_restart(self.spec, container, code, inputs.gates).restarts()
+        };
+        wanted && restart::was_stopped_to_restart(seen) && final_else()
+    }
+
+    fn making_way(&self) -> impl Iterator<Item = &str> {
+        let making = self.spec.containers.iter().filter(|c| {
+            restart::current_instance(self.inputs.observed, &c.name)
+                .is_some_and(|seen| self.makes_way(c, seen))
+        });
+        making.map(|c| c.name.as_str())
     }
 
     /// All containers are being restarted, or were until the last of them was removed.

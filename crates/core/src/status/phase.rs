@@ -17,6 +17,8 @@ pub(super) struct PhaseInputs<'a> {
     /// A regular container exists in the sandbox.
     pub initialised: bool,
     pub gates: RestartGates,
+    /// Containers whose last instance was stopped to make way for another.
+    pub making_way: &'a [&'a str],
 }
 
 /// What a status says of its container.
@@ -117,7 +119,10 @@ impl PhaseInputs<'_> {
     fn comes_back(&self, container: &Container, end: &ContainerStateTerminated) -> bool {
         let by_restart_all =
             self.gates.restart_all && end.reason.as_deref() == Some(RESTARTING_ALL_CONTAINERS);
-        by_restart_all || should_restart(self.spec, container, end.exit_code, self.gates).restarts()
+        let makes_way = self.making_way.contains(&container.name.as_str());
+        makes_way
+            || by_restart_all
+            || should_restart(self.spec, container, end.exit_code, self.gates).restarts()
     }
 
     fn add_init(&self, tally: &mut Tally, container: &Container, seen: &Seen<'_>) {

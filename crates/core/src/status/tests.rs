@@ -177,6 +177,28 @@ fn regular_containers_and_phase() {
 }
 
 #[test]
+fn one_that_makes_way_for_another_has_not_ended_for_good() {
+    check(
+        r"
+        onfailure c:a | S0 a:run > S0 a:exit0/way | Running NI a=wait()<0(Completed)
+        onfailure c:a | S0 a:run > S0 a:exit0/way > S0 a:run a:exit0/way | Running NICR a=run+x1<0(Completed)
+        onfailure c:a | S0 a:run > S0 a:exit0/way !a=CreateContainerError | Running NI a=wait(CreateContainerError)<0(Completed)
+        onfailure c:a | S0 a:run > S0! a:exit0/way | Running I a=wait()<0(Completed)
+        onfailure c:a | S0 a:exit1/way | Running NI a=end1(Error)
+        never c:a | S0 a:run > S0 a:exit1/way | Running NI a=wait()<1(Error)
+        never c:a c:b | S0 a:exit1/way b:exit0 | Running NI a=wait()<1(Error) b=end0(Completed)
+        always c:a | S0 a:exit1/way | Running NI a=end1(Error)
+        # Nothing follows any more.
+        never c:a | S0 a:run > S0 a:exit1/way > S0! a:exit1/way terminal | Failed I a=end1(Error)
+        deleted never c:a | S0 a:run > S0! a:exit0/way | Succeeded I a=end0(Completed)
+        never c:a | S0 a:exit0/way late | Failed NI DeadlineExceeded a=end0(Completed)
+        # What came after it counts.
+        never c:a | S0 a:exit1 a:exit0/way | Failed NI a=end1(Error)x1<0(Completed)
+        ",
+    );
+}
+
+#[test]
 fn containers_that_are_gone() {
     check(
         r"

@@ -1,6 +1,7 @@
 //! One pod on an in-memory node: a runtime room with everything around it made up.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use krablet_objects::{FakeObjects, FakeServices};
 use krablet_pod::api::{Container, Lifecycle, LifecycleHandler, Pod, PodSpec};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::paths::RootDir;
+use krablet_pod::paths::restart_mark;
 use krablet_pod::{PodRef, Ticket};
 use krablet_runtime::{
     DnsSettings, ImageSettings, NodeFacts, Paths, PodRuntime, ResourceSettings, RuntimeConfig,
@@ -184,7 +186,14 @@ impl Bench {
     }
 
     pub fn observed(&self, pod: &Pod) -> ObservedPod {
-        self.world.observed(&PodRef::of(pod))
+        let mut seen = self.world.observed(&PodRef::of(pod));
+        for container in &mut seen.containers {
+            let mark = restart_mark(Path::new(&container.log_path)).unwrap();
+            let marked = self.files.get(mark.to_str().unwrap()).is_some();
+            let exits = container.exit.iter_mut();
+            exits.for_each(|exit| exit.stopped_to_restart = marked);
+        }
+        seen
     }
 
     pub async fn sync(&self, pod: &Pod) -> SyncOutcome {
@@ -236,7 +245,7 @@ impl Bench {
             cgroup_parent: "/kubepods/besteffort/podu",
             sizes,
             on_sandbox_ready: &|_| {},
-            on_killed: &|| Box::pin(async { Ok(()) }),
+            on_killed: &|| Box::pin(std::future::ready(Ok(Arc::new(self.observed(&pod))))),
             cancel: &tokio_util::sync::CancellationToken::new(),
         };
         self.runtime.sync_pod(inputs).await

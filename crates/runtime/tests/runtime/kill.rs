@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use krablet_core::probe::Verdicts;
 use krablet_net::NetError;
 use krablet_pod::api::{ContainerPort, HTTPGetAction, LifecycleHandler, Pod, SleepAction};
 
@@ -324,4 +325,80 @@ async fn a_kill_that_is_given_up_can_be_asked_for_again() {
         .await
         .unwrap();
     assert!(!bench.observed(&pod).is_alive());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_stopped_to_be_restarted_is_marked_first() {
+    let mark = "/logs/pods/ns_web_u/a/0.restart";
+    for (policy, marked) in [("Always", false), ("OnFailure", true), ("Never", true)] {
+        let mut pod = pod(vec![], vec![container("a")]);
+        let spec = pod.spec.as_mut().unwrap();
+        spec.restart_policy = Some(policy.into());
+        let bench = started(&pod).await;
+        assert!(bench.files.get(mark).is_none(), "{policy}");
+        let spec = pod.spec.as_mut().unwrap();
+        spec.containers[0].image = Some("img:2".into());
+        bench.world.has_image("img:2");
+        bench.world.fail("CreateContainer", "no room");
+        bench.sync(&pod).await;
+        assert_eq!(bench.files.get(mark).is_some(), marked, "{policy}");
+        // Whatever the policy says of its end, the other follows.
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        bench.sync(&pod).await;
+        let running = bench.observed(&pod);
+        let running: Vec<_> = running.running().map(|c| c.attempt).collect();
+        assert_eq!(running, [1], "{policy}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_ended_before_it_was_stopped_is_not_started_again() {
+    let mut pod = pod(vec![], vec![container("a")]);
+    pod.spec.as_mut().unwrap().restart_policy = Some("Never".into());
+    let bench = started(&pod).await;
+    let observed = bench.observed(&pod);
+    let spec = pod.spec.as_mut().unwrap();
+    spec.containers[0].image = Some("img:2".into());
+    bench.world.has_image("img:2");
+    bench.world.exit("a", 0);
+    // Its end was seen before the mark was made, and is not looked at again.
+    let seen = std::sync::Arc::new(bench.observed(&pod));
+    let outcome = bench
+        .runtime
+        .sync_pod(krablet_runtime::SyncInputs {
+            pod: &std::sync::Arc::new(pod),
+            observed: &observed,
+            verdicts: &Verdicts::new(),
+            volumes: &[],
+            cgroup_parent: "",
+            sizes: krablet_runtime::Sizes::default(),
+            on_sandbox_ready: &|_| {},
+            on_killed: &|| Box::pin(std::future::ready(Ok(seen.clone()))),
+            cancel: &tokio_util::sync::CancellationToken::new(),
+        })
+        .await;
+    let error = outcome.error.expect("an error").to_string();
+    assert!(
+        error.contains("has ended before it could be stopped"),
+        "{error}"
+    );
+    let calls = bench.world.diary();
+    assert!(!calls.iter().any(|c| c.starts_with("CreateContainer")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_stopped_that_cannot_be_marked() {
+    let mut pod = pod(vec![], vec![container("a")]);
+    pod.spec.as_mut().unwrap().restart_policy = Some("Never".into());
+    let bench = started(&pod).await;
+    pod.spec.as_mut().unwrap().containers[0].image = Some("img:2".into());
+    bench.world.has_image("img:2");
+    *bench.files.full.lock().unwrap() = Some("/logs".into());
+    let error = bench.sync(&pod).await.error.expect("an error").to_string();
+    assert_eq!(
+        error,
+        "/logs/pods/ns_web_u/a/0.restart: no space left on device"
+    );
+    let calls = bench.world.diary();
+    assert!(!calls.iter().any(|c| c.starts_with("StopContainer")));
 }

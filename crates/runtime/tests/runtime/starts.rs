@@ -121,7 +121,7 @@ async fn syncs_and_kills_can_be_tasks() {
         cgroup_parent: "",
         sizes: krablet_runtime::Sizes::default(),
         on_sandbox_ready: &|_| {},
-        on_killed: &|| Box::pin(async { Ok(()) }),
+        on_killed: &|| Box::pin(async { Err(String::new()) }),
         cancel: &cancel,
     });
     is_send(&sync);

@@ -109,10 +109,12 @@ fn carry_out(pod: &Pod, seen: &mut Seen, actions: &PodActions) {
         .collect();
     for c in &mut seen.observed.containers {
         let may_run = matches!(c.state, ContainerState::Running | ContainerState::Unknown);
-        if may_run && (actions.kill_pod || actions.to_kill.iter().any(|k| k.id == c.id)) {
+        let killed = actions.to_kill.iter().find(|k| k.id == c.id);
+        if may_run && (actions.kill_pod || killed.is_some()) {
             c.state = ContainerState::Exited;
             c.exit = Some(ContainerExit {
                 exit_code: 137,
+                stopped_to_restart: killed.is_some_and(|k| k.mark),
                 ..ContainerExit::default()
             });
         }

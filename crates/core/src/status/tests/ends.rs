@@ -16,6 +16,7 @@ fn ends_of_killed_containers_are_told_before_others_take_their_place() {
         # The end of one that never restarts would be the pod's.
         never c:a | S0 a:run | S0 a:exit1 | none
         onfailure c:a | S0 a:run | S0 a:exit0 | none
+        onfailure c:a | S0 a:run | S0 a:exit0/way | none
     ";
     let rows = cases.lines().map(str::trim);
     let rows = rows.filter(|l| !l.is_empty() && !l.starts_with('#'));
