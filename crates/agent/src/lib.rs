@@ -177,6 +177,7 @@ impl Agent {
             recursive_read_only: config.runtime.node.recursive_read_only,
         };
         let runtime = wiring::runtime(config.runtime, &deps, &metrics, records, &classes, mono);
+        let crowded = runtime.crowded();
         let accounts = Accounts::new(metrics.workers.clone());
         let door = Door::new(deps.door);
         let resizes = ResizeBook::new(metrics.workers.resizes.clone(), door.savers());
@@ -217,8 +218,9 @@ impl Agent {
         };
         let (cluster, sender) = match deps.cluster {
             Some(cluster) => {
+                let (clock, seed) = (&deps.clock, config.seed);
                 let (tasks, sender) =
-                    cluster.build(&handle, &config.sources, &deps.clock, config.seed, classes);
+                    cluster.build(&handle, &config.sources, clock, seed, classes, crowded);
                 (Some(tasks), Some(sender))
             }
             None => (None, None),

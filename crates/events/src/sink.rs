@@ -10,10 +10,11 @@ use krablet_kube::{ApiError, Call, Detail, Kube, PatchKind, Priority, Verb, path
 use krablet_pod::PodUid;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::Recorder;
+use crate::{Event, Kind, RING_CAPACITY, Recorder};
 
 mod correlator;
 mod lru;
@@ -28,6 +29,10 @@ const RETRY: Duration = Duration::from_secs(10);
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How many events may wait for another try.
 const MAX_WAITING: usize = 256;
+/// So long good news may wait for pods that wait to be started.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// So much of it: beyond, the recorder's ring could lose what was not read yet.
+const MAX_HELD: usize = RING_CAPACITY / 2;
 
 #[derive(Clone, Debug)]
 pub struct SinkConfig {
@@ -48,6 +53,8 @@ pub struct SinkDeps {
     pub recorder: Recorder,
     pub kube: Kube,
     pub resource_version: ResourceVersions,
+    /// Pods wait for their turn to be started: what the machine can do is theirs first.
+    pub crowded: watch::Receiver<bool>,
 }
 
 /// A write that failed, and when it is tried again.
@@ -62,6 +69,8 @@ pub struct Sink {
     correlator: Correlator,
     pace: Pace,
     waiting: VecDeque<Waiting>,
+    /// Good news, and when it came.
+    held: VecDeque<(Instant, Event)>,
     random: StdRng,
     started: Instant,
 }
@@ -73,6 +82,7 @@ impl Sink {
             correlator: Correlator::new(&config.node_name),
             pace: Pace::new(config.rate, config.burst, now),
             waiting: VecDeque::new(),
+            held: VecDeque::new(),
             random: StdRng::seed_from_u64(config.seed),
             started: now,
             deps,
@@ -87,23 +97,46 @@ impl Sink {
             newest.mark_unchanged();
             for event in self.deps.recorder.since(seen) {
                 seen = event.sequence;
-                let pod = event.subject.pod();
-                let version = pod.and_then(|pod| (self.deps.resource_version)(&pod.uid));
-                let now = self.started.elapsed();
-                if let Some(write) = self.correlator.correlate(&event, version, now) {
-                    self.supersede(&write);
-                    self.write(write, 0).await;
+                match event.kind {
+                    Kind::Warning => self.tell(&event).await,
+                    Kind::Normal => self.held.push_back((Instant::now(), event)),
                 }
             }
             self.write_waiting().await;
-            let due = self.waiting.iter().map(|w| w.at).min();
+            if let Some(event) = self.next_held() {
+                self.tell(&event).await;
+                continue;
+            }
+            let patience = self.held.front().map(|(came, _)| *came + PATIENCE);
+            let due = self.waiting.iter().map(|w| w.at).chain(patience).min();
             tokio::select! {
                 biased;
                 changed = newest.changed() => if changed.is_err() {
                     return;
                 },
+                Ok(()) = self.deps.crowded.changed() => {}
                 () = sleep_until(due) => {}
             }
+        }
+    }
+
+    /// The oldest good news, unless it can wait.
+    fn next_held(&mut self) -> Option<Event> {
+        let (came, _) = self.held.front()?;
+        let crowded = *self.deps.crowded.borrow();
+        if crowded && came.elapsed() < PATIENCE && self.held.len() <= MAX_HELD {
+            return None;
+        }
+        self.held.pop_front().map(|(_, event)| event)
+    }
+
+    async fn tell(&mut self, event: &Event) {
+        let pod = event.subject.pod();
+        let version = pod.and_then(|pod| (self.deps.resource_version)(&pod.uid));
+        let now = self.started.elapsed();
+        if let Some(write) = self.correlator.correlate(event, version, now) {
+            self.supersede(&write);
+            self.write(write, 0).await;
         }
     }
 

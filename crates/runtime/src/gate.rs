@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
 /// From here on a stop is slow.
@@ -39,6 +39,22 @@ struct State {
     free: usize,
     cached: VecDeque<oneshot::Sender<StartPermit>>,
     uncached: VecDeque<oneshot::Sender<StartPermit>>,
+    /// Somebody waits.
+    crowded: watch::Sender<bool>,
+}
+
+impl State {
+    fn next(&mut self) -> Option<oneshot::Sender<StartPermit>> {
+        let next = self
+            .cached
+            .pop_front()
+            .or_else(|| self.uncached.pop_front());
+        if self.cached.is_empty() && self.uncached.is_empty() {
+            self.crowded
+                .send_if_modified(|told| std::mem::replace(told, false));
+        }
+        next
+    }
 }
 
 /// The right to start something; given back when dropped.
@@ -55,8 +71,15 @@ impl StartGate {
                 free: width.max(1),
                 cached: VecDeque::new(),
                 uncached: VecDeque::new(),
+                crowded: watch::Sender::new(false),
             })),
         }
+    }
+
+    /// Tells whether starts wait for others.
+    pub fn crowded(&self) -> watch::Receiver<bool> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.crowded.subscribe()
     }
 
     pub async fn acquire(&self, class: StartClass) -> StartPermit {
@@ -74,6 +97,8 @@ impl StartGate {
             // Those who gave up leave no trace, so the queue is as long as its waiters.
             queue.retain(|waiter| !waiter.is_closed());
             queue.push_back(sender);
+            let crowded = &state.crowded;
+            crowded.send_if_modified(|told| !std::mem::replace(told, true));
             receiver
         };
         match ticket.await {
@@ -94,11 +119,7 @@ impl StartGate {
         loop {
             let next = {
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                match state
-                    .cached
-                    .pop_front()
-                    .or_else(|| state.uncached.pop_front())
-                {
+                match state.next() {
                     Some(next) => next,
                     None => {
                         state.free += 1;
@@ -187,6 +208,24 @@ mod tests {
         assert!(third.as_mut().now_or_never().is_none());
         drop(a);
         assert!(third.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_crowd_is_told_until_nobody_waits() {
+        let gate = StartGate::new(1);
+        let crowded = gate.crowded();
+        let held = gate.acquire(StartClass::Cached).await;
+        assert!(!*crowded.borrow());
+        let mut second = Box::pin(gate.acquire(StartClass::Cached));
+        assert!(second.as_mut().now_or_never().is_none());
+        assert!(*crowded.borrow());
+        let mut third = pin!(gate.acquire(StartClass::Uncached));
+        assert!(third.as_mut().now_or_never().is_none());
+        drop(second);
+        assert!(*crowded.borrow());
+        drop(held);
+        assert!(third.as_mut().now_or_never().is_some());
+        assert!(!*crowded.borrow());
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use krablet_core::backoff::{Backoff, BackoffKey, CrashLoop};
 use krablet_pod::api::{Container, Pod};
 use krablet_pod::observed::{ObservedContainer, ObservedPod};
 use krablet_pod::{PodRef, PodUid, containers, paths};
+use tokio::sync::watch;
 
 use crate::config::{RuntimeConfig, RuntimeDeps};
 use crate::gate::{StartGate, StopGate};
@@ -48,6 +49,11 @@ impl PodRuntime {
                 deps,
             }),
         }
+    }
+
+    /// Tells whether pods wait for others to be started.
+    pub fn crowded(&self) -> watch::Receiver<bool> {
+        self.inner.gate.crowded()
     }
 
     /// How often containers the runtime knows nothing of were started before, as their logs tell: a

@@ -71,6 +71,7 @@ impl Api for Server {
 struct Bench {
     server: Arc<Server>,
     recorder: Recorder,
+    crowded: watch::Sender<bool>,
     _task: JoinSet<()>,
 }
 
@@ -78,6 +79,7 @@ impl Bench {
     fn new(rate: u32) -> Self {
         let server = Arc::new(Server::default());
         let recorder = Recorder::new(|| Timestamp::UNIX_EPOCH);
+        let crowded = watch::Sender::new(false);
         let sink = Sink::new(
             SinkConfig {
                 node_name: "n".into(),
@@ -89,6 +91,7 @@ impl Bench {
                 recorder: recorder.clone(),
                 kube: Kube::new(server.clone()),
                 resource_version: Arc::new(|_| None),
+                crowded: crowded.subscribe(),
             },
         );
         let mut task = JoinSet::new();
@@ -96,6 +99,7 @@ impl Bench {
         Self {
             server,
             recorder,
+            crowded,
             _task: task,
         }
     }
@@ -210,4 +214,43 @@ async fn what_waits_is_bounded() {
     assert_eq!(bench.after(MOMENT).await.len(), 400);
     let more = bench.after(Duration::from_secs(10)).await.len();
     assert_eq!(more, MAX_WAITING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn good_news_waits_for_pods_that_wait_and_bad_news_does_not() {
+    let bench = Bench::new(0);
+    let good = |text: &str| {
+        let pod = PodRef::new("u", "ns", "web");
+        let recorder = &bench.recorder;
+        recorder.normal(Subject::Pod(pod), reason::STARTED, text);
+    };
+    bench.crowded.send_replace(true);
+    good("a");
+    bench.record("ns", "bad");
+    assert_eq!(bench.after(MOMENT).await, ["POST ns bad x1"]);
+    good("b");
+    assert!(bench.after(PATIENCE / 2).await.is_empty());
+    good("c");
+    // Not for ever.
+    assert_eq!(
+        bench.after(PATIENCE / 2 + MOMENT).await,
+        ["POST ns a x1", "POST ns b x1"]
+    );
+    bench.crowded.send_replace(false);
+    assert_eq!(bench.after(MOMENT).await, ["POST ns c x1"]);
+    good("d");
+    assert_eq!(bench.after(MOMENT).await, ["POST ns d x1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_is_bounded() {
+    let bench = Bench::new(0);
+    bench.crowded.send_replace(true);
+    for i in 0..MAX_HELD + 40 {
+        let pod = PodRef::new(format!("u{i}"), "ns", &format!("p{i}"));
+        let recorder = &bench.recorder;
+        recorder.normal(Subject::Pod(pod), reason::STARTED, "a");
+    }
+    assert_eq!(bench.after(MOMENT).await.len(), 40);
+    assert_eq!(bench.after(PATIENCE).await.len(), MAX_HELD);
 }
