@@ -11,20 +11,26 @@ use tracing::{debug, warn};
 /// Without a change for so long the node is calm.
 const CALM: Duration = Duration::from_secs(5);
 
-/// Gives memory back whenever it gets calm after a change; the start is one.
-pub async fn tend(mut changes: watch::Receiver<u64>) {
+/// Gives memory back whenever it gets calm after a change of a pod's status or a reading of statistics; the start is one.
+pub async fn tend(mut changes: watch::Receiver<u64>, mut readings: watch::Receiver<u64>) {
     loop {
-        while let Ok(changed) = timeout(CALM, changes.changed()).await {
-            if changed.is_err() {
-                return std::future::pending().await;
-            }
-        }
+        while timeout(CALM, either(&mut changes, &mut readings))
+            .await
+            .is_ok()
+        {}
         if let Err(e) = tokio::task::spawn_blocking(give_back).await {
             warn!(err = %e, "Memory is not given back");
         }
-        if changes.changed().await.is_err() {
-            return std::future::pending().await;
-        }
+        either(&mut changes, &mut readings).await;
+    }
+}
+
+/// Until one of the two rings. One whose bell is gone never does.
+async fn either(one: &mut watch::Receiver<u64>, other: &mut watch::Receiver<u64>) {
+    tokio::select! {
+        Ok(()) = one.changed() => {}
+        Ok(()) = other.changed() => {}
+        else => std::future::pending().await,
     }
 }
 

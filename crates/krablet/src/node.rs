@@ -221,7 +221,6 @@ impl Node {
         recorder.normal(Subject::Node, reason::STARTING, "Starting kubelet.");
 
         tasks.spawn(agent.run());
-        tasks.spawn(memory::tend(handle.status.changes()));
         if let Some(file) = resolver {
             tasks.spawn(ResolverWatch::new(file, &deps, &handle).run());
         }
@@ -242,6 +241,7 @@ impl Node {
             handle: &handle,
             runtime: Arc::new(ground.runtime.clone()),
         });
+        tasks.spawn(memory::tend(handle.status.changes(), statistics.readings()));
         let cluster = deps.cluster.as_ref().map(|joined| ClusterDoor {
             kube: joined.kube.clone(),
             node: joined.node.clone(),

@@ -18,6 +18,7 @@ use krablet_server::{Pieces, Statistics};
 use krablet_stats::reading::Depth;
 use krablet_stats::{Pods, Stats, StatsConfig, StatsDeps, Storage, SystemCgroups, VolumePlace};
 use krablet_volumes::{RECORD_FILE, Record};
+use tokio::sync::watch;
 use tracing::error;
 
 /// Where the figures come from.
@@ -66,6 +67,11 @@ pub fn build(sources: Sources<'_>) -> Arc<Figures> {
 pub struct Figures(Stats);
 
 impl Figures {
+    /// Rings after every reading.
+    pub fn readings(&self) -> watch::Receiver<u64> {
+        self.0.readings()
+    }
+
     /// Volumes and logs, for the agent's own metrics; the log says why if there are none.
     pub async fn storage(&self) -> Storage {
         let read = self.0.storage().await;

@@ -460,6 +460,10 @@ impl Files for MemoryFiles {
     }
 
     async fn lstat(&self, path: &Path) -> io::Result<Entry> {
+        let hangs = self.hanging.lock().unwrap().contains(path);
+        if hangs {
+            std::future::pending::<()>().await;
+        }
         let files = self.files.lock().unwrap();
         let bytes = files.get(path).ok_or(io::ErrorKind::NotFound)?;
         Ok(Entry {

@@ -184,8 +184,12 @@ impl Reach {
         let status = self.call("ContainerStatus", &object, of, answer).await?;
         let last = match convert::state(status.state) {
             ContainerState::Exited => message::read(&*self.files, &status).await,
-            _ => LastWords::default(),
+            _ => Ok(LastWords::default()),
         };
+        let last = last.map_err(|error| {
+            let object = format!("{object} of {of}");
+            Interrupted::Failed(ObserveError::End { object, error })
+        })?;
         Ok(convert::container(status, &listed.pod_sandbox_id, last))
     }
 

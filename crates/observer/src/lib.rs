@@ -50,6 +50,9 @@ pub enum ObserveError {
         object: String,
         limit: Duration,
     },
+    /// Nobody can tell whether an end is final.
+    #[error("the end of {object}: {error}")]
+    End { object: String, error: String },
     #[error("the observer has stopped")]
     Stopped,
 }

@@ -1,6 +1,7 @@
 //! The last words of a container: what it wrote to its termination message file, or the end of
 //! its log if its policy says so and it failed silently.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -58,19 +59,29 @@ pub(crate) struct LastWords {
     pub(crate) stopped_to_restart: bool,
 }
 
-pub(crate) async fn read(files: &dyn Files, status: &v1::ContainerStatus) -> LastWords {
-    LastWords {
+/// Fails if it cannot be told whether the end is final: nothing may be told of it then.
+pub(crate) async fn read(
+    files: &dyn Files,
+    status: &v1::ContainerStatus,
+) -> Result<LastWords, String> {
+    Ok(LastWords {
         message: message(files, status).await,
-        stopped_to_restart: is_marked(files, &status.log_path).await,
-    }
+        stopped_to_restart: is_marked(files, &status.log_path).await?,
+    })
 }
 
-/// What cannot be read of a mark counts as none: then the restart policy decides alone.
-async fn is_marked(files: &dyn Files, log: &str) -> bool {
+async fn is_marked(files: &dyn Files, log: &str) -> Result<bool, String> {
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
     let Some(mark) = paths::restart_mark(Path::new(log)) else {
-        return false;
+        return Ok(false);
     };
-    matches!(timeout(READ_LIMIT, files.lstat(&mark)).await, Ok(Ok(_)))
+    let failed = |why: &dyn fmt::Display| Err(format!("{}: {why}", mark.display()));
+    match timeout(READ_LIMIT, files.lstat(&mark)).await {
+        Ok(Ok(_)) => Ok(true),
+        Ok(Err(e)) if matches!(e.kind(), NotFound | NotADirectory | InvalidFilename) => Ok(false),
+        Ok(Err(e)) => failed(&e),
+        Err(_) => failed(&"looking for it takes too long"),
+    }
 }
 
 /// Reads an exited container's message. What cannot be read is said in the message itself.
@@ -214,7 +225,7 @@ mod tests {
                     files.write(path, text.as_bytes());
                 }
             }
-            let read = read(&files, &status(policy, *code)).await.message;
+            let read = read(&files, &status(policy, *code)).await.unwrap().message;
             assert_eq!(read, *expected, "{policy} {code} {file:?} {log:?}");
         }
     }
@@ -225,7 +236,7 @@ mod tests {
         let mut text = vec![b'x'; 5000];
         text.extend_from_slice(b"the end");
         files.write("/host/message", &text);
-        let message = read(&files, &status("File", 0)).await.message;
+        let message = read(&files, &status("File", 0)).await.unwrap().message;
         assert_eq!(message.len(), MAX_MESSAGE);
         assert!(message.ends_with("the end"));
     }
@@ -234,7 +245,7 @@ mod tests {
     async fn a_file_system_that_hangs_costs_the_message_only() {
         let files = MemoryFiles::default();
         files.hang("/host/message");
-        let message = read(&files, &status("File", 0)).await.message;
+        let message = read(&files, &status("File", 0)).await.unwrap().message;
         assert_eq!(
             message,
             "Error on reading termination log /host/message: reading takes too long"
@@ -245,9 +256,18 @@ mod tests {
     async fn the_mark_of_one_that_made_way_is_seen() {
         let files = MemoryFiles::default();
         let status = status("File", 0);
-        assert!(!read(&files, &status).await.stopped_to_restart);
+        assert!(!read(&files, &status).await.unwrap().stopped_to_restart);
         files.write("/log.restart", b"");
-        assert!(read(&files, &status).await.stopped_to_restart);
+        assert!(read(&files, &status).await.unwrap().stopped_to_restart);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mark_that_cannot_be_looked_for_is_no_answer() {
+        let files = MemoryFiles::default();
+        files.hang("/log.restart");
+        let read = read(&files, &status("File", 0)).await;
+        let expected = "/log.restart: looking for it takes too long";
+        assert_eq!(read, Err(expected.to_owned()));
     }
 
     #[test]

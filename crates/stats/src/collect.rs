@@ -1,6 +1,5 @@
 //! One reading of the whole node: which cgroup is whose, and all of them read in one go.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +21,11 @@ use crate::reading::{
 use crate::runtime::{Place, Told};
 use crate::{Pods, StatsConfig, storage};
 
+/// So many pods are worth a thread of their own.
+const WORTH_A_READER: usize = 16;
+/// Statistics are not worth more of a machine.
+const MOST_READERS: usize = 4;
+
 /// What one reading needs; it blocks on files, so it runs beside the async threads.
 pub(crate) struct Reading {
     pub config: Arc<StatsConfig>,
@@ -35,7 +39,7 @@ pub(crate) struct Reading {
     pub depth: Depth,
     pub now: Timestamp,
     /// What stands before and behind the id in the name of a container's cgroup, as far as one was seen.
-    pub scheme: RefCell<Option<(String, String)>>,
+    pub scheme: Mutex<Option<(String, String)>>,
 }
 
 impl Reading {
@@ -71,19 +75,44 @@ impl Reading {
                 false => Default::default(),
             },
             systems: self.systems(),
-            pods: Vec::with_capacity(self.observed.len()),
+            pods: Vec::new(),
             devices: match full {
                 true => self.kernel.devices(),
                 false => Vec::new(),
             },
         };
         files::bound_node(&mut snapshot);
-        for observed in &self.observed {
-            let pod = self.pod(observed, &places, &volumes);
-            snapshot.pods.push(pod);
-        }
+        snapshot.pods = self.all_pods(&places, &volumes);
         self.rates().sweep(Instant::now());
         snapshot
+    }
+
+    /// In their order, read by as many as have something to do: whoever asked waits for the last.
+    fn all_pods(
+        &self,
+        places: &BTreeMap<PodUid, String>,
+        volumes: &BTreeMap<PodUid, Vec<Volume>>,
+    ) -> Vec<Pod> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let readers = (self.observed.len() / WORTH_A_READER).clamp(1, cores.min(MOST_READERS));
+        let share = self.observed.len().div_ceil(readers).max(1);
+        let read = |pods: &[Arc<ObservedPod>]| -> Vec<Pod> {
+            let pods = pods.iter();
+            pods.map(|pod| self.pod(pod, places, volumes)).collect()
+        };
+        let mut shares = self.observed.chunks(share);
+        let own = shares.next().unwrap_or_default();
+        std::thread::scope(|scope| {
+            let others: Vec<_> = shares.map(|pods| scope.spawn(move || read(pods))).collect();
+            let mut all = read(own);
+            for other in others {
+                match other.join() {
+                    Ok(pods) => all.extend(pods),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            all
+        })
     }
 
     fn rates(&self) -> std::sync::MutexGuard<'_, Rates> {
@@ -208,18 +237,19 @@ impl Reading {
         if pod.is_empty() {
             return None;
         }
-        if let Some((before, behind)) = &*self.scheme.borrow() {
-            let likely = format!("{pod}/{before}{id}{behind}");
-            if self.kernel.exists(&likely) {
-                return Some(likely);
-            }
+        let scheme = || self.scheme.lock().unwrap_or_else(PoisonError::into_inner);
+        let likely = scheme()
+            .as_ref()
+            .map(|(before, behind)| format!("{pod}/{before}{id}{behind}"));
+        if let Some(likely) = likely.filter(|path| self.kernel.exists(path)) {
+            return Some(likely);
         }
         let children = self.kernel.children(pod);
         let found = children
             .iter()
             .find_map(|name| Some((name, name.split_once(id)?)));
         let (name, (before, behind)) = found?;
-        *self.scheme.borrow_mut() = Some((before.to_owned(), behind.to_owned()));
+        *scheme() = Some((before.to_owned(), behind.to_owned()));
         Some(format!("{pod}/{name}"))
     }
 

@@ -20,7 +20,6 @@ mod testing;
 mod text;
 mod walk;
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,6 +31,7 @@ use krablet_pod::PodUid;
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::paths::RootDir;
 use krablet_pod::qos::QosClass;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use cadvisor::cadvisor_metrics;
@@ -123,6 +123,8 @@ pub struct Stats {
     clock: Arc<dyn WallClock>,
     rates: Arc<Mutex<Rates>>,
     measure: Arc<Measure>,
+    /// Rings after every reading.
+    readings: watch::Sender<u64>,
     /// Held while reading, so that one reads and the others wait for what it finds.
     desk: tokio::sync::Mutex<Desk>,
 }
@@ -171,6 +173,7 @@ impl Stats {
             rates: Arc::default(),
             measure: Arc::new(Measure::new(deps.clock.clone())),
             clock: deps.clock,
+            readings: watch::Sender::new(0),
             desk: tokio::sync::Mutex::new(Desk {
                 runtime: Runtime::new(deps.runtime, deps.images),
                 facts: None,
@@ -178,6 +181,11 @@ impl Stats {
                 habit: Habit::default(),
             }),
         }
+    }
+
+    /// Rings after every reading; the number only tells that there was one.
+    pub fn readings(&self) -> watch::Receiver<u64> {
+        self.readings.subscribe()
     }
 
     /// The JSON of `/stats/summary`.
@@ -258,11 +266,12 @@ impl Stats {
             measure: self.measure.clone(),
             depth,
             now: self.clock.now(),
-            scheme: RefCell::default(),
+            scheme: Mutex::default(),
         };
         let taken = Instant::now();
         let snapshot = tokio::task::spawn_blocking(move || reading.take()).await?;
         let snapshot = Arc::new(snapshot);
+        self.readings.send_modify(|n| *n = n.wrapping_add(1));
         desk.latest = Some(Latest {
             depth,
             wanted,
