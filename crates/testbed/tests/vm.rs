@@ -8,6 +8,10 @@
 
 #[path = "vm/classes.rs"]
 mod classes;
+#[path = "vm/disks.rs"]
+mod disks;
+
+use std::time::Duration;
 
 use krablet_testbed::vm::{self, VmJob, VmReport};
 use krablet_testbed::{images, krablet_program};
@@ -133,10 +137,13 @@ END
     let report = vm::run(VmJob {
         files,
         script: format!(
-            "{PRELUDE}{MACHINE}{}{script}{}systemctl stop krablet",
+            "{PRELUDE}{MACHINE}{}{}{script}{}{}systemctl stop krablet",
             classes::MACHINE,
-            classes::SCRIPT
+            disks::MACHINE,
+            classes::SCRIPT,
+            disks::SCRIPT
         ),
+        timeout: Duration::from_secs(900),
         ..VmJob::default()
     })
     .await
@@ -164,6 +171,7 @@ END
     assert_limits(&report.text("limits"));
     assert_figures(&report);
     classes::assert_held(&report);
+    disks::assert_held(&report);
 }
 
 /// One number of a reading: that of a file, or that of a key in it.

@@ -8,7 +8,7 @@ root=$work/root
 
 # The mirror is debootstrap's own choice unless one is given.
 debootstrap --variant=minbase \
-    --include=systemd,systemd-sysv,dbus,udev,kmod,iproute2,iptables,runc,procps,curl,jq \
+    --include=systemd,systemd-sysv,dbus,udev,kmod,iproute2,iptables,runc,procps,curl,jq,e2fsprogs,nfs-kernel-server,open-iscsi \
     bookworm "$root" ${KRABLET_DEBIAN_MIRROR:+"$KRABLET_DEBIAN_MIRROR"}
 
 # The kernel is unpacked, not installed: no boot loader, no hooks.
@@ -33,8 +33,11 @@ chmod 755 "$root/usr/local/sbin/krablet-job"
 mkdir -p "$root/job" "$root/etc/systemd/system/multi-user.target.wants"
 ln -s ../krablet-job.service "$root/etc/systemd/system/multi-user.target.wants/"
 ln -sf /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
-# A getty hangs up the console; the timers only take processor time from the test.
-for unit in serial-getty@ttyS0.service getty@tty1.service apt-daily.timer apt-daily-upgrade.timer \
+# A getty hangs up the console; the timers only take processor time from the test. Servers of disks and file systems are
+# started by the jobs that need them.
+for unit in nfs-server.service nfs-blkmap.service nfs-idmapd.service nfs-mountd.service nfsdcld.service \
+    nfs-client.target rpcbind.service rpcbind.socket rpc-statd.service rpc-statd-notify.service run-rpc_pipefs.mount \
+    open-iscsi.service serial-getty@ttyS0.service getty@tty1.service apt-daily.timer apt-daily-upgrade.timer \
     dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer systemd-networkd.service; do
     ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done

@@ -1,0 +1,117 @@
+//! Volumes that the host's own tools bring, with real servers behind them: a share of NFS, a disk of iSCSI, and a disk under
+//! the name that one behind Fibre Channel has.
+
+use krablet_testbed::vm::VmReport;
+
+/// Before the agent starts: who serves what.
+pub const MACHINE: &str = r#"
+    modprobe -a nfsd nfsv4 iscsi_tcp iscsi_target_mod target_core_file tcm_loop sd_mod
+    mkdir -p /srv/share
+    echo from the server > /srv/share/greeting
+    mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
+    exportfs -o rw,no_root_squash,no_subtree_check,insecure,fsid=1 '*:/srv/share'
+    rpc.mountd --no-nfs-version 3
+    rpc.nfsd --no-nfs-version 3 2
+    # Nobody has anything to take up again after this start of the server.
+    echo Y > /proc/fs/nfsd/v4_end_grace
+
+    target=/sys/kernel/config/target
+    backing() {
+        truncate -s 32M "/var/$1.img"
+        mkdir -p "$target/core/fileio_$2/$1"
+        echo "fd_dev_name=/var/$1.img,fd_dev_size=33554432" > "$target/core/fileio_$2/$1/control"
+        echo 1 > "$target/core/fileio_$2/$1/enable"
+    }
+    backing fabric 0
+    local=$target/loopback/naa.6001405000000001/tpgt_1
+    mkdir -p $local
+    echo naa.6001405000000002 > $local/nexus
+    mkdir -p $local/lun/lun_0
+    ln -s $target/core/fileio_0/fabric $local/lun/lun_0/fabric
+    disk() { ls /sys/block | grep -m 1 '^sd'; }
+    eventually disk
+    udevadm settle
+    mkdir -p /dev/disk/by-path
+    ln -s "/dev/$(disk)" /dev/disk/by-path/pci-0000:41:00.0-fc-0x500a0981891b8dc5-lun-0
+
+    backing remote 1
+    portal=$target/iscsi/iqn.2026-01.test:disk/tpgt_1
+    mkdir -p $portal/lun/lun_0 $portal/np/127.0.0.1:3260
+    ln -s $target/core/fileio_1/remote $portal/lun/lun_0/remote
+    echo 0 > $portal/attrib/authentication
+    echo 1 > $portal/attrib/generate_node_acls
+    echo 0 > $portal/attrib/demo_mode_write_protect
+    echo 1 > $portal/enable
+    [ -s /etc/iscsi/initiatorname.iscsi ] || echo InitiatorName=iqn.2026-01.test:node > /etc/iscsi/initiatorname.iscsi
+    systemctl start iscsid
+"#;
+
+/// While the agent runs, and no other pods. `pods`, `ready`, `gone` and `eventually` are the script's around it.
+pub const SCRIPT: &str = r#"
+    storage() {
+        cat > "/etc/manifests/.$1" <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: $1, namespace: default}
+spec:
+  hostNetwork: true
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: data, $2}]
+  containers:
+    - name: main
+      image: krablet.local/tool:v1
+      command: [/bin/sh, -c, "cat /data/greeting; echo $1 > /data/from-$1 && sync && exec /tool hold"]
+      volumeMounts: [{name: data, mountPath: /data}]
+END
+        mv "/etc/manifests/.$1" "/etc/manifests/$1.yaml"
+    }
+    storage share 'nfs: {server: 127.0.0.1, path: /srv/share}'
+    storage remote 'iscsi: {targetPortal: 127.0.0.1, iqn: "iqn.2026-01.test:disk", lun: 0, fsType: ext4}'
+    storage fabric 'fc: {targetWWNs: [500a0981891b8dc5], lun: 0, fsType: ext4}'
+    for name in share remote fabric; do eventually ready $name; done
+    eventually test -s /srv/share/from-share
+    {
+        grep -h . /var/log/pods/default_share-vm_*/main/0.log
+        findmnt --noheadings --list --output FSTYPE,TARGET | grep /volumes/kubernetes.io~
+        iscsiadm -m session
+        for plugin in iscsi fc; do
+            for volume in /var/lib/kubelet/pods/*/volumes/kubernetes.io~$plugin/data; do echo "$plugin $(cat "$volume"/from-*)"; done
+        done
+    } | tee /job/out/disks
+    # The same disk for the next pod, with what the last one wrote.
+    rm /etc/manifests/*.yaml
+    eventually gone
+    eventually no_tasks
+    unused() { ! findmnt --noheadings --list --output TARGET | grep /kubernetes.io; }
+    eventually unused
+    no_session() { ! iscsiadm -m session; }
+    eventually no_session
+    storage again 'iscsi: {targetPortal: 127.0.0.1, iqn: "iqn.2026-01.test:disk", lun: 0, fsType: ext4, readOnly: false}'
+    eventually ready again
+    echo "again $(cat /var/lib/kubelet/pods/*/volumes/kubernetes.io~iscsi/data/from-remote)" | tee -a /job/out/disks
+    rm /etc/manifests/again.yaml
+    eventually gone
+    eventually no_session
+"#;
+
+pub fn assert_held(report: &VmReport) {
+    let told = report.text("disks");
+    let has = |what: &str| {
+        assert!(
+            told.lines().any(|line| line.contains(what)),
+            "{what}: {told}"
+        )
+    };
+    has("stdout F from the server");
+    has("iqn.2026-01.test:disk");
+    has("iscsi remote");
+    has("fc fabric");
+    has("again remote");
+    for (kind, plugin) in [("nfs4", "nfs"), ("ext4", "iscsi"), ("ext4", "fc")] {
+        let mounted = told.lines().any(|line| {
+            line.starts_with(kind)
+                && line.contains(&format!("/volumes/kubernetes.io~{plugin}/data"))
+        });
+        assert!(mounted, "{plugin}: {told}");
+    }
+}
