@@ -144,7 +144,6 @@ END
             disks::SCRIPT
         ),
         timeout: Duration::from_secs(900),
-        ..VmJob::default()
     })
     .await
     .unwrap();
