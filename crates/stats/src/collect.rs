@@ -1,18 +1,20 @@
 //! One reading of the whole node: which cgroup is whose, and all of them read in one go.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use krablet_linux::cgroup_names::CLASSES;
-use krablet_linux::mountinfo::{self, MountInfo};
+use krablet_linux::mountinfo;
 use krablet_pod::observed::{ObservedContainer, ObservedPod, ObservedSandbox};
 use krablet_pod::qos::QosClass;
 use krablet_pod::{PodUid, paths};
 use tokio::time::Instant;
 
 use crate::files::{self, Kernel};
+use crate::home::Home;
 use crate::measure::{Measure, file_system};
 use crate::rates::Rates;
 use crate::reading::{
@@ -20,6 +22,9 @@ use crate::reading::{
 };
 use crate::runtime::{Place, Told};
 use crate::{Pods, StatsConfig, storage};
+
+/// By path: the device that was last found there, and its name. There are three paths at most.
+pub(crate) type DeviceNames = BTreeMap<PathBuf, (u64, String)>;
 
 /// So many pods are worth a thread of their own.
 const WORTH_A_READER: usize = 16;
@@ -36,6 +41,7 @@ pub(crate) struct Reading {
     pub facts: Arc<Facts>,
     pub rates: Arc<Mutex<Rates>>,
     pub measure: Arc<Measure>,
+    pub devices: Arc<Mutex<DeviceNames>>,
     pub depth: Depth,
     pub now: Timestamp,
     /// What stands before and behind the id in the name of a container's cgroup, as far as one was seen.
@@ -50,15 +56,10 @@ impl Reading {
             true => storage::volumes(&*self.pods, &self.observed, &self.measure),
             false => BTreeMap::new(),
         };
-        let mounts = match full {
-            true => mount_table(&self.kernel),
-            false => Vec::new(),
-        };
         let fs = |place: Option<&Place>| {
-            let (path, usage) = place?;
-            Some((named_fs(path, &mounts)?, *usage))
+            let (path, usage) = place.filter(|_| full)?;
+            Some((self.named_fs(path)?, *usage))
         };
-        let only_full = |wanted: Option<FileSystem>| wanted.filter(|_| full);
         let mut snapshot = Snapshot {
             at: self.now,
             facts: self.facts.clone(),
@@ -67,9 +68,12 @@ impl Reading {
                 true => self.kernel.network(1),
                 false => Vec::new(),
             },
-            root_fs: only_full(named_fs(self.config.root.path(), &mounts)),
-            image_fs: fs(self.told.images.as_ref()).filter(|_| full),
-            container_fs: fs(self.told.writable.as_ref()).filter(|_| full),
+            root_fs: match full {
+                true => self.named_fs(self.config.root.path()),
+                false => None,
+            },
+            image_fs: fs(self.told.images.as_ref()),
+            container_fs: fs(self.told.writable.as_ref()),
             processes: match full {
                 true => self.kernel.process_limits(),
                 false => Default::default(),
@@ -115,6 +119,24 @@ impl Reading {
         })
     }
 
+    /// The file system of a path with the name of its device. The table of mounts has two lines for every pod, so it is only
+    /// read for a device that was not on the path before.
+    fn named_fs(&self, path: &Path) -> Option<FileSystem> {
+        let mut fs = file_system(path).ok()?;
+        let device = std::fs::metadata(path).ok()?.dev();
+        let mut names = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = names.get(path).filter(|(number, _)| *number == device);
+        fs.device = match known {
+            Some((_, name)) => name.clone(),
+            None => {
+                let name = device_name(path, &self.kernel);
+                names.insert(path.to_owned(), (device, name.clone()));
+                name
+            }
+        };
+        Some(fs)
+    }
+
     fn rates(&self) -> std::sync::MutexGuard<'_, Rates> {
         self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -127,8 +149,8 @@ impl Reading {
         cgroup
     }
 
-    fn cgroup(&self, path: &str) -> Option<Cgroup> {
-        let found = self.kernel.cgroup(path, self.depth)?;
+    fn cgroup(&self, home: &Home<'_>, path: &str) -> Option<Cgroup> {
+        let found = home.cgroup(path, self.depth)?;
         Some(self.rated(path, found))
     }
 
@@ -180,7 +202,7 @@ impl Reading {
             Some(System {
                 name,
                 started: started.or_else(|| self.kernel.made(&path)),
-                cgroup: self.cgroup(&path)?,
+                cgroup: self.cgroup(&self.kernel.home(&path), &path)?,
                 path,
             })
         };
@@ -196,16 +218,17 @@ impl Reading {
         let uid = &observed.pod.uid;
         let full = self.depth >= Depth::Summary;
         let path = places.get(uid).cloned().unwrap_or_default();
-        let place = |id: &str| self.container_cgroup(&path, id);
+        let home = &self.kernel.home(&path);
+        let place = |id: &str| self.container_cgroup(home, &path, id);
         let logs = paths::pod_log_dir(&self.config.pod_logs, &observed.pod);
         let containers = newest_running(observed);
         let containers = containers.into_iter().map(|container| {
             let place = place(container.id.as_str());
-            self.container(container, place, &logs)
+            self.container(home, container, place, &logs)
         });
         let containers = containers.collect();
         let ready = observed.ready_sandboxes().next();
-        let sandbox = ready.map(|sandbox| self.sandbox(sandbox, place(sandbox.id.as_str())));
+        let sandbox = ready.map(|sandbox| self.sandbox(home, sandbox, place(sandbox.id.as_str())));
         let mut other = Usage::default();
         if full {
             let hosts = self.config.root.etc_hosts(uid);
@@ -217,10 +240,10 @@ impl Reading {
             started: self.pods.started(uid),
             cgroup: match path.is_empty() {
                 true => None,
-                false => self.cgroup(&path),
+                false => self.cgroup(home, &path),
             },
             network: match (&sandbox, full) {
-                (Some(sandbox), true) => self.network(sandbox),
+                (Some(sandbox), true) => self.network(home, sandbox),
                 _ => Vec::new(),
             },
             path,
@@ -233,7 +256,7 @@ impl Reading {
 
     /// All containers' cgroups are named in one way, so the first one tells the others; to list a cgroup costs as much
     /// as to read three files of it.
-    fn container_cgroup(&self, pod: &str, id: &str) -> Option<String> {
+    fn container_cgroup(&self, home: &Home<'_>, pod: &str, id: &str) -> Option<String> {
         if pod.is_empty() {
             return None;
         }
@@ -241,7 +264,7 @@ impl Reading {
         let likely = scheme()
             .as_ref()
             .map(|(before, behind)| format!("{pod}/{before}{id}{behind}"));
-        if let Some(likely) = likely.filter(|path| self.kernel.exists(path)) {
+        if let Some(likely) = likely.filter(|path| home.exists(path)) {
             return Some(likely);
         }
         let children = self.kernel.children(pod);
@@ -255,6 +278,7 @@ impl Reading {
 
     fn container(
         &self,
+        home: &Home<'_>,
         container: &ObservedContainer,
         place: Option<String>,
         logs: &Path,
@@ -264,7 +288,7 @@ impl Reading {
         let path = place.unwrap_or_default();
         let mut cgroup = match path.is_empty() {
             true => None,
-            false => self.cgroup(&path),
+            false => self.cgroup(home, &path),
         }
         .unwrap_or_else(|| told.map(|t| t.cgroup.clone()).unwrap_or_default());
         if let (Some(cpu), Some(told)) = (&mut cgroup.cpu, told) {
@@ -273,8 +297,8 @@ impl Reading {
             cpu.nano_cores = cpu.nano_cores.or(theirs);
         }
         match (self.depth, &mut cgroup.tasks) {
-            (Depth::Full, Some(tasks)) => tasks.files = self.kernel.open_files(&path),
-            (Depth::Summary, tasks) if !path.is_empty() => *tasks = self.kernel.tasks(&path),
+            (Depth::Full, Some(tasks)) => tasks.files = home.open_files(&path),
+            (Depth::Summary, tasks) if !path.is_empty() => *tasks = home.tasks(&path),
             _ => {}
         }
         let started = match container.started_at {
@@ -296,7 +320,12 @@ impl Reading {
         }
     }
 
-    fn sandbox(&self, sandbox: &ObservedSandbox, place: Option<String>) -> Container {
+    fn sandbox(
+        &self,
+        home: &Home<'_>,
+        sandbox: &ObservedSandbox,
+        place: Option<String>,
+    ) -> Container {
         let id = sandbox.id.as_str();
         let told = self.told.sandboxes.get(id);
         let path = place.unwrap_or_default();
@@ -304,10 +333,10 @@ impl Reading {
             _ if path.is_empty() => None,
             Depth::CpuAndMemory => None,
             Depth::Summary => Some(Cgroup {
-                tasks: self.kernel.tasks(&path),
+                tasks: home.tasks(&path),
                 ..Cgroup::default()
             }),
-            Depth::Full => self.cgroup(&path),
+            Depth::Full => self.cgroup(home, &path),
         };
         Container {
             id: id.to_owned(),
@@ -319,11 +348,11 @@ impl Reading {
         }
     }
 
-    fn network(&self, sandbox: &Container) -> Vec<crate::reading::Interface> {
+    fn network(&self, home: &Home<'_>, sandbox: &Container) -> Vec<crate::reading::Interface> {
         let told = self.told.sandboxes.get(&sandbox.id).and_then(|t| t.pid);
         let found = || match sandbox.path.is_empty() {
             true => None,
-            false => self.kernel.first_process(&sandbox.path),
+            false => home.first_process(&sandbox.path),
         };
         let process = told.or_else(found);
         process.map_or_else(Vec::new, |process| self.kernel.network(process))
@@ -346,19 +375,13 @@ fn nanos(at: i64) -> Option<Timestamp> {
     (at > Timestamp::UNIX_EPOCH).then_some(at)
 }
 
-fn mount_table(kernel: &Kernel) -> Vec<MountInfo> {
+fn device_name(path: &Path, kernel: &Kernel) -> String {
     let table = std::fs::read(kernel.proc.join("self/mountinfo"));
-    mountinfo::parse(&table.unwrap_or_default())
-}
-
-/// The file system of a path with the name of its device.
-fn named_fs(path: &Path, mounts: &[MountInfo]) -> Option<FileSystem> {
-    let mut fs = file_system(path).ok()?;
+    let mounts = mountinfo::parse(&table.unwrap_or_default());
     let holders = mounts.iter().filter(|m| path.starts_with(&m.point));
     // Of two on one point the later one is seen.
     let holder = holders.max_by_key(|m| m.point.as_os_str().len());
-    fs.device = holder.map_or_else(String::new, |m| m.source.display().to_string());
-    Some(fs)
+    holder.map_or_else(String::new, |m| m.source.display().to_string())
 }
 
 #[cfg(test)]

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use krablet_linux::CgroupVersion;
 
-use crate::parse::{Lookup, machine, net, pressure, tasks, v1, v2};
-use crate::reading::{
-    Cgroup, Cpu, Depth, Interface, OpenFiles, Pressure, ProcessLimits, Snapshot, Tasks, Usage,
-};
+use crate::home::Home;
+use crate::parse::{machine, net, pressure};
+use crate::reading::{Cgroup, Cpu, Depth, Interface, Pressure, ProcessLimits, Snapshot, Usage};
 
 const PAGE: usize = 4096;
 /// Of a list a page is not quite filled if the next line does not fit.
@@ -18,7 +17,7 @@ const SHORT: usize = PAGE / 2;
 /// No file of the kernel that is read here comes near.
 const MOST_BYTES: u64 = 1 << 20;
 /// Descriptors of one container that are looked at; more are not counted.
-const MOST_FILES: u64 = 10_000;
+pub(crate) const MOST_FILES: u64 = 10_000;
 
 /// Where the kernel shows itself.
 #[derive(Clone, Debug)]
@@ -51,38 +50,14 @@ impl Kernel {
         self.hierarchy().join(path.trim_start_matches('/'))
     }
 
+    /// A cgroup and those below it, for who asks for many files of them.
+    pub fn home<'a>(&'a self, path: &'a str) -> Home<'a> {
+        Home::of(self, path)
+    }
+
     /// None if there is no such cgroup.
     pub fn cgroup(&self, path: &str, depth: Depth) -> Option<Cgroup> {
-        let found = self.look_up(path, |files| match self.version {
-            CgroupVersion::V2 => v2::read(files, depth),
-            CgroupVersion::V1 => v1::read(files, depth),
-        });
-        (found.cpu.is_some() || found.memory.is_some()).then_some(found)
-    }
-
-    /// Nothing but how many processes there are.
-    pub fn tasks(&self, path: &str) -> Option<Tasks> {
-        self.look_up(path, |files| match self.version {
-            CgroupVersion::V2 => tasks(files, v2::TASKS, Depth::Summary),
-            CgroupVersion::V1 => tasks(files, v1::TASKS, Depth::Summary),
-        })
-    }
-
-    /// Files by their whole names: most directories are asked for one or two, and opening one costs as much as a file.
-    fn look_up<T>(&self, path: &str, read: impl FnOnce(&mut Lookup<'_>) -> T) -> T {
-        let path = path.trim_start_matches('/');
-        match self.version {
-            CgroupVersion::V2 => {
-                let dir = self.cgroup.join(path);
-                read(&mut |name| text(&dir.join(name)))
-            }
-            CgroupVersion::V1 => read(&mut |name| {
-                let (controller, file) = name.split_once('/')?;
-                let mut place = self.cgroup.join(controller);
-                place.extend([path, file]);
-                text(&place)
-            }),
-        }
+        self.home(path).cgroup(path, depth)
     }
 
     /// The whole machine. Where the root cgroup does not tell, `/proc` does.
@@ -125,10 +100,6 @@ impl Kernel {
             .collect()
     }
 
-    pub fn exists(&self, path: &str) -> bool {
-        self.place(path).exists()
-    }
-
     /// When a cgroup was made: the time of a file in it that nobody writes.
     pub fn made(&self, path: &str) -> Option<Timestamp> {
         let name = match self.version {
@@ -137,38 +108,6 @@ impl Kernel {
         };
         let modified = std::fs::metadata(self.place(path).join(name)).ok()?;
         Timestamp::try_from(modified.modified().ok()?).ok()
-    }
-
-    fn processes_of(&self, path: &str) -> Vec<u32> {
-        let procs = text(&self.place(path).join("cgroup.procs")).unwrap_or_default();
-        procs.lines().filter_map(|line| line.parse().ok()).collect()
-    }
-
-    pub fn first_process(&self, path: &str) -> Option<u32> {
-        self.processes_of(path).first().copied()
-    }
-
-    /// What the processes of a container have open.
-    pub fn open_files(&self, path: &str) -> Option<OpenFiles> {
-        let processes = self.processes_of(path);
-        let first = processes.first()?;
-        let limits = self.proc_text(&format!("{first}/limits"));
-        let mut found = OpenFiles {
-            limit: limits.and_then(|text| machine::max_open_files(&text)),
-            ..OpenFiles::default()
-        };
-        for process in processes {
-            let entries = std::fs::read_dir(self.proc.join(format!("{process}/fd")));
-            for entry in entries.into_iter().flatten().flatten() {
-                if found.descriptors >= MOST_FILES {
-                    return Some(found);
-                }
-                found.descriptors += 1;
-                let target = std::fs::read_link(entry.path()).unwrap_or_default();
-                found.sockets += u64::from(target.to_string_lossy().starts_with("socket:"));
-            }
-        }
-        Some(found)
     }
 
     /// The network as a process sees it.
@@ -217,7 +156,7 @@ impl Kernel {
         machine::topology(&found)
     }
 
-    fn proc_text(&self, name: &str) -> Option<String> {
+    pub(crate) fn proc_text(&self, name: &str) -> Option<String> {
         text(&self.proc.join(name))
     }
 }
@@ -237,7 +176,7 @@ fn text(path: &Path) -> Option<String> {
 
 /// What the kernel has to say of one thing it says in one go: a read that does not fill the buffer was the last. Lists
 /// come by the page, and are read to their end.
-fn content(mut file: File) -> Option<String> {
+pub(crate) fn content(mut file: File) -> Option<String> {
     let mut buffer = [0; PAGE];
     let first = file.read(&mut buffer).ok()?;
     let mut bytes = buffer.get(..first)?.to_vec();

@@ -7,6 +7,7 @@ mod cadvisor;
 mod collect;
 mod files;
 mod habit;
+mod home;
 mod measure;
 pub mod parse;
 mod rates;
@@ -39,7 +40,7 @@ pub use resource::resource_metrics;
 pub use storage::{ContainerLog, Storage};
 pub use summary::summary;
 
-use collect::Reading;
+use collect::{DeviceNames, Reading};
 use files::Kernel;
 use habit::{Habit, Use};
 use measure::Measure;
@@ -123,6 +124,7 @@ pub struct Stats {
     clock: Arc<dyn WallClock>,
     rates: Arc<Mutex<Rates>>,
     measure: Arc<Measure>,
+    devices: Arc<Mutex<DeviceNames>>,
     /// Rings after every reading.
     readings: watch::Sender<u64>,
     /// Held while reading, so that one reads and the others wait for what it finds.
@@ -171,6 +173,7 @@ impl Stats {
             pods: deps.pods,
             machine: deps.machine,
             rates: Arc::default(),
+            devices: Arc::default(),
             measure: Arc::new(Measure::new(deps.clock.clone())),
             clock: deps.clock,
             readings: watch::Sender::new(0),
@@ -264,6 +267,7 @@ impl Stats {
             facts,
             rates: self.rates.clone(),
             measure: self.measure.clone(),
+            devices: self.devices.clone(),
             depth,
             now: self.clock.now(),
             scheme: Mutex::default(),
