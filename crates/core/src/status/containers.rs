@@ -60,7 +60,7 @@ pub(super) fn terminated(end: ContainerStateTerminated) -> ApiState {
     }
 }
 
-fn waiting(reason: Option<&str>, message: Option<&str>) -> ApiState {
+pub(super) fn waiting(reason: Option<&str>, message: Option<&str>) -> ApiState {
     ApiState {
         waiting: Some(ContainerStateWaiting {
             reason: reason.map(str::to_owned),

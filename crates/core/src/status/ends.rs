@@ -4,7 +4,7 @@ use krablet_pod::api::{Container, ContainerStatus, PodSpec, PodStatus};
 use krablet_pod::containers::{init_containers, is_sidecar};
 use krablet_pod::observed::{ContainerState, ObservedContainer, ObservedPod};
 
-use super::containers::{end_of, exited, runtime_id, terminated};
+use super::containers::{end_of, exited, runtime_id, terminated, waiting};
 use crate::restart::{self, RestartGates, current_instance};
 
 /// The status that stands with the ends of containers that were just killed to be started again.
@@ -28,13 +28,20 @@ pub fn with_ends(
             let container = containers.iter().find(|c| c.name == told.name);
             let name = told.name.clone();
             let seen = current_instance(observed, &name);
-            let news = container.zip(seen).filter(|(container, seen)| {
-                is_news(told, seen) && comes_back(spec, container, seen, gates)
-            });
-            if let Some((_, seen)) = news {
-                tell(told, seen, runtime_name);
-                changed = true;
+            let Some((container, seen)) = container.zip(seen).filter(|(_, s)| is_news(told, s))
+            else {
+                continue;
+            };
+            match comes_back(spec, container, seen, gates) {
+                true => tell(told, seen, runtime_name),
+                // Its end must not stand, for it would be the pod's.
+                false if restart::was_stopped_to_restart(seen) => {
+                    tell(told, seen, runtime_name);
+                    told.last_state = told.state.replace(waiting(None, None));
+                }
+                false => continue,
             }
+            changed = true;
         }
     }
     changed.then_some(status)
@@ -48,8 +55,8 @@ fn is_news(told: &ContainerStatus, seen: &ObservedContainer) -> bool {
     seen.state == ContainerState::Exited && !ids.any(|id| runtime_id(id) == seen.id.as_str())
 }
 
-/// One whose policy says that its end is final is started again for another reason, such as a new
-/// image: then its end must not stand, for it would be the pod's.
+/// Its policy says so. One whose end is final by it may be started again for another reason, such as a new
+/// image, and is marked then.
 fn comes_back(
     spec: &PodSpec,
     container: &Container,

@@ -16,7 +16,11 @@ fn ends_of_killed_containers_are_told_before_others_take_their_place() {
         # The end of one that never restarts would be the pod's.
         never c:a | S0 a:run | S0 a:exit1 | none
         onfailure c:a | S0 a:run | S0 a:exit0 | none
-        onfailure c:a | S0 a:run | S0 a:exit0/way | none
+        # Unless it makes way for another: then the container waits for that.
+        onfailure c:a | S0 a:run | S0 a:exit0/way | Running NICR a=wait()<0(Completed)
+        onfailure c:a | S0 a:run a:exit1 | S0 a:exit0/way a:exit1 | Running NICR a=wait()x1<0(Completed)
+        never c:a c:b | S0 a:run b:run | S0 a:exit1/way b:run | Running NICR a=wait()<1(Error) b=run+
+        never c:a | S0 a:exit1/way | S0 a:exit1/way | none
     ";
     let rows = cases.lines().map(str::trim);
     let rows = rows.filter(|l| !l.is_empty() && !l.starts_with('#'));
