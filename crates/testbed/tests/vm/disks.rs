@@ -69,7 +69,12 @@ END
     storage remote 'iscsi: {targetPortal: 127.0.0.1, iqn: "iqn.2026-01.test:disk", lun: 0, fsType: ext4}'
     storage fabric 'fc: {targetWWNs: [500a0981891b8dc5], lun: 0, fsType: ext4}'
     for name in share remote fabric; do eventually ready $name; done
-    eventually test -s /srv/share/from-share
+    # A pod is ready once it runs, which may be before it has written.
+    written() { test -s /var/lib/kubelet/pods/*/volumes/kubernetes.io~$1/data/from-$2; }
+    eventually written nfs share
+    eventually written iscsi remote
+    eventually written fc fabric
+    test -s /srv/share/from-share
     {
         grep -h . /var/log/pods/default_share-vm_*/main/0.log
         findmnt --noheadings --list --output FSTYPE,TARGET | grep /volumes/kubernetes.io~
