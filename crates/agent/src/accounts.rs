@@ -136,6 +136,10 @@ impl Accounts {
         self.metrics.door.preemptions.add(&[signal], 1);
     }
 
+    pub(crate) fn evicted(&self, signal: &'static str) {
+        self.metrics.door.evictions.add(&[signal], 1);
+    }
+
     pub(crate) fn orphan_found(&self) {
         self.metrics.orphaned_runtime_pods.add(1);
     }

@@ -94,16 +94,25 @@ impl SyncLoop {
             admission::PREEMPTING,
             admission::PREEMPTING_MESSAGE,
         );
-        let update = Update {
-            kill: Some(KillRequest {
+        self.end(
+            &pod,
+            KillRequest {
                 evicted: true,
                 status: Some(Arc::new(admission::preempted(&pod))),
                 ..KillRequest::default()
-            }),
-            ..Update::new(&pod, UpdateKind::Kill)
+            },
+        );
+    }
+
+    /// Ends a pod for reasons that are not its own.
+    pub(crate) fn end(&mut self, pod: &Arc<Pod>, kill: KillRequest) {
+        let update = Update {
+            kill: Some(kill),
+            ..Update::new(pod, UpdateKind::Kill)
         };
         let effects = self.workers.update(update);
-        self.parts.accounts.note(victim, &self.workers);
+        let uid = PodRef::of(pod).uid;
+        self.parts.accounts.note(&uid, &self.workers);
         self.carry_out(effects);
     }
 

@@ -9,6 +9,7 @@ mod cluster;
 mod counted_cgroups;
 mod door;
 mod entry;
+mod eviction;
 mod held_volumes;
 mod housekeeping;
 mod mirrors;
@@ -53,6 +54,7 @@ pub use accounts::{Accounts, WorkingPods};
 pub use classes::KEPT_CLASSES;
 pub use cluster::{Cluster, Keepsakes};
 pub use door::{Conditions, DoorDeps, node_view};
+pub use eviction::Eviction;
 pub use mono::MonoClock;
 pub use pod_set::DesiredPods;
 pub use take_over::Adoption;
@@ -117,6 +119,8 @@ pub struct AgentHandle {
     pub probes: ProbesHandle,
     /// Sources send what they want here.
     pub sets: mpsc::Sender<SourceSet>,
+    /// Pods that were found over their limits are sent here.
+    pub evictions: mpsc::Sender<Eviction>,
     /// When the sync loop last turned.
     pub turn: watch::Receiver<Instant>,
     /// What is counted where it happens.
@@ -203,12 +207,14 @@ impl Agent {
         let (sources, SourcesEnds { sets, updates }) =
             Sources::build(deps.recorder.clone(), deps.clock.clone());
         let turn = watch::Sender::new(Instant::now());
+        let (evictions, evicted) = eviction::channel();
         let mut handle = AgentHandle {
             desired: desired.clone(),
             status: status.clone(),
             observer: observer_handle.clone(),
             probes: probes_handle.clone(),
             sets,
+            evictions,
             turn: turn.subscribe(),
             metrics,
             accounts: accounts.clone(),
@@ -231,6 +237,7 @@ impl Agent {
             changes: observer_handle.take_changes(),
             probes: probes_handle.take_updates(),
             objects: deps.referents.bell.clone(),
+            evictions: evicted,
             health: observer_handle.health(),
         };
         let housekeeping = Housekeeping::new(Places {

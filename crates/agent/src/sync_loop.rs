@@ -29,6 +29,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::accounts::Accounts;
 use crate::door::Door;
+use crate::eviction::Eviction;
 use crate::housekeeping::Housekeeping;
 use crate::mono::MonoClock;
 use crate::pod_set::DesiredPods;
@@ -43,6 +44,7 @@ pub(crate) struct Inputs {
     pub(crate) probes: ProbeUpdates,
     /// Rings for pods whose configMaps and secrets have changed.
     pub(crate) objects: Bell,
+    pub(crate) evictions: mpsc::Receiver<Eviction>,
     pub(crate) health: watch::Receiver<RuntimeHealth>,
 }
 
@@ -150,6 +152,7 @@ impl SyncLoop {
                     None => return,
                 },
                 pods = inputs.objects.next() => pods.iter().for_each(|uid| self.wake(uid)),
+                Some(eviction) = inputs.evictions.recv() => self.evict(&eviction),
                 () = tokio::time::sleep_until(wake_at) => self.wake_due(),
                 () = self.waiting_resizes.due() => self.retry_resizes(Trigger::Periodic),
                 pods = self.door.second_look() => pods.iter().for_each(|pod| self.look_again(pod)),

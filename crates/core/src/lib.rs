@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod cgroups;
 pub mod gc;
 pub mod image_gc;
+pub mod local_storage;
 pub mod logs;
 pub mod merge;
 pub mod mirror;

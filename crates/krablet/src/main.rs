@@ -7,6 +7,7 @@ mod commands;
 mod doors;
 mod flagz;
 mod keychain;
+mod local_storage;
 mod lock;
 mod logging;
 mod machine;

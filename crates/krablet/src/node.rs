@@ -39,7 +39,8 @@ use crate::stats::Figures;
 use crate::systemd::ServiceManager;
 use crate::view::{AgentView, ClusterCounts, Facts};
 use crate::{
-    keychain, lock, memory, pressure, referents, run_once, settings, static_pods, stats, user_ids,
+    keychain, local_storage, lock, memory, pressure, referents, run_once, settings, static_pods,
+    stats, user_ids,
 };
 
 /// Runs the agent until SIGTERM or SIGINT, or until a run-once has ended.
@@ -241,6 +242,14 @@ impl Node {
             handle: &handle,
             runtime: Arc::new(ground.runtime.clone()),
         });
+        if ground
+            .loaded
+            .config
+            .storage
+            .local_storage_capacity_isolation
+        {
+            tasks.spawn(local_storage::watch(handle.clone(), statistics.clone()));
+        }
         tasks.spawn(memory::tend(handle.status.changes(), statistics.readings()));
         let cluster = deps.cluster.as_ref().map(|joined| ClusterDoor {
             kube: joined.kube.clone(),

@@ -1,6 +1,7 @@
 //! The node's statistics: what the agent knows of its pods handed to those who read the figures, and the figures to the
 //! HTTPS door.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use krablet_linux::{CgroupVersion, HostFacts};
 use krablet_pod::api::{EmptyDirVolumeSource, Pod, Volume};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::paths::RootDir;
+use krablet_pod::storage::LocalUsage;
 use krablet_pod::{PodRef, PodUid};
 use krablet_server::{Pieces, Statistics};
 use krablet_stats::reading::Depth;
@@ -76,6 +78,17 @@ impl Figures {
     pub async fn storage(&self) -> Storage {
         let read = self.0.storage().await;
         read.inspect_err(|e| error!(err = %e, "Volumes and logs cannot be read"))
+            .unwrap_or_default()
+    }
+
+    /// What these pods keep on the node's disk; the log says why if it is not known.
+    pub async fn local_usage(
+        &self,
+        of: &BTreeSet<PodUid>,
+        containers: bool,
+    ) -> BTreeMap<PodUid, LocalUsage> {
+        let read = self.0.local_usage(of, containers).await;
+        read.inspect_err(|e| error!(err = %e, "What pods keep on the disk cannot be read"))
             .unwrap_or_default()
     }
 }

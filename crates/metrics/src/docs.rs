@@ -56,7 +56,7 @@ const NOTES: &str = "
   `process_resident_memory_bytes`, `process_open_fds` and `krablet_runtime_operations_in_flight`.
 - `kubelet_pleg_pod_relist_duration_seconds`, `process_network_*`, `kubelet_volume_stats_health_status_abnormal`, `rest_client_exec_plugin_*`,
   and of the requests to the API server their sizes.
-- Series of parts that krablet does not have yet: evictions, resource managers, device plugins, CSI, DRA, graceful shutdown.
+- Series of parts that krablet does not have yet: evictions by pressure, resource managers, device plugins, CSI, DRA, graceful shutdown.
 - On a node without an API server: `rest_client_*`, `kubelet_pod_status_sync_duration_seconds`, certificates, node start-up. Nor are
   `kubelet_certificate_manager_*` told without a certificate that the cluster issued, or `kubelet_node_startup_*` of a node that was
   there before this start of the agent.

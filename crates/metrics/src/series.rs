@@ -146,6 +146,8 @@ series! {
         "Pods that were refused at the door, by reason; OutOfExtendedResources and Other stand for reasons of which there may be any number";
     PREEMPTIONS: Metrics "ALPHA" Counter, "kubelet_preemptions" ["preemption_signal"]
         "Pods that had to make room for a critical one, by the resource there was too little of";
+    EVICTIONS: Metrics "ALPHA" Counter, "kubelet_evictions" ["eviction_signal"]
+        "Pods that were evicted because they kept more on the node's disk than they may, by the limit they went over";
     STARTED_PODS: Metrics "ALPHA" Counter, "kubelet_started_pods_total" []
         "Sandboxes asked for";
     STARTED_PODS_ERRORS: Metrics "ALPHA" Counter, "kubelet_started_pods_errors_total" []

@@ -14,6 +14,7 @@ pub mod paths;
 pub mod qos;
 pub mod quantity;
 pub mod resources;
+pub mod storage;
 
 pub use allocation::{ActuatedContainer, Actuation, AdmittedPods, Allocation};
 pub use identity::{ContainerId, FullName, PodRef, PodUid, SandboxId, Ticket};

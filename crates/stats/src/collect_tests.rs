@@ -354,3 +354,42 @@ async fn an_answer_is_as_old_as_its_question() {
     // has fetched that answer, and it is not good any more.
     assert_eq!(told, [1, 1, 1, 2, 2, 4, 4]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_limited_pod_keeps() {
+    let dir = tempfile::tempdir().unwrap();
+    let stats = stats(dir.path(), CgroupVersion::V2, CgroupDriver::Systemd);
+    write(
+        dir.path(),
+        &[("pods/u-1/etc-hosts", "127.0.0.1 localhost\n")],
+    );
+    let (none, one) = (BTreeSet::new(), BTreeSet::from([PodUid::from("u-1")]));
+    assert!(stats.local_usage(&none, true).await.unwrap().is_empty());
+    let kept = async |containers| {
+        loop {
+            let mut all = stats.local_usage(&one, containers).await.unwrap();
+            let usage = all.remove("u-1").unwrap();
+            if !usage.volumes.is_empty() {
+                return usage;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let minute = Duration::from_secs(60);
+    let usage = tokio::time::timeout(minute, kept(true)).await.unwrap();
+    let log = files::files_in(&dir.path().join("logs/ns_p_u-1/main")).unwrap();
+    // It is not known whose disk the runtime's container writes to.
+    assert_eq!(
+        usage.containers,
+        BTreeMap::from([("main".into(), log.bytes)])
+    );
+    assert!(usage.volumes["scratch"] >= 10 && log.bytes > 0 && usage.other > 0);
+    let told = stats.desk.lock().await.runtime.containers().await;
+    let told = Told {
+        images: Some((dir.path().to_owned(), None)),
+        ..Told::clone(&told)
+    };
+    let (pods, observed) = (&*stats.pods, stats.alive());
+    let known = crate::local::read(&stats.config, pods, &observed, &stats.watched, &told);
+    assert_eq!(known["u-1"].containers["main"], log.bytes + 777);
+}

@@ -8,6 +8,7 @@ mod collect;
 mod files;
 mod habit;
 mod home;
+mod local;
 mod measure;
 pub mod parse;
 mod rates;
@@ -124,6 +125,8 @@ pub struct Stats {
     clock: Arc<dyn WallClock>,
     rates: Arc<Mutex<Rates>>,
     measure: Arc<Measure>,
+    /// Volumes of pods that are held to a limit.
+    watched: Arc<Measure>,
     devices: Arc<Mutex<DeviceNames>>,
     /// Rings after every reading.
     readings: watch::Sender<u64>,
@@ -174,7 +177,8 @@ impl Stats {
             machine: deps.machine,
             rates: Arc::default(),
             devices: Arc::default(),
-            measure: Arc::new(Measure::new(deps.clock.clone())),
+            measure: Arc::new(Measure::new(deps.clock.clone(), measure::FRESH)),
+            watched: Arc::new(Measure::new(deps.clock.clone(), local::FRESH)),
             clock: deps.clock,
             readings: watch::Sender::new(0),
             desk: tokio::sync::Mutex::new(Desk {

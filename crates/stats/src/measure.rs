@@ -1,5 +1,5 @@
-//! What volumes take, found in the background: one volume at a time, a few entries at a step, and never more often than
-//! once a minute. Scrapes get the last figure there is; a volume that hangs holds up nobody.
+//! What volumes take, found in the background: one volume at a time, a few entries at a step, and each once a minute, or
+//! sooner for who has to know. Whoever asks gets the last figure there is; a volume that hangs holds up nobody.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -16,8 +16,10 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::reading::{FileSystem, Usage};
 use crate::walk::Walk;
 
-/// How long a figure stands.
-const FRESH: Duration = Duration::from_secs(60);
+/// How long a figure stands at most.
+pub(crate) const FRESH: Duration = Duration::from_secs(60);
+/// A figure stands so many times as long as it took to find: of a core, a volume gets no more than that.
+const WORTH: u32 = 20;
 /// Entries of one step, and the pause after it.
 const STEP: u64 = 2_000;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -31,6 +33,7 @@ pub struct Measured {
     pub usage: Usage,
     pub at: Timestamp,
     found: Instant,
+    stands: Duration,
 }
 
 #[derive(Default)]
@@ -52,15 +55,18 @@ fn lock(state: &Shared) -> MutexGuard<'_, State> {
 pub struct Measure {
     state: Shared,
     clock: Arc<dyn WallClock>,
+    /// How long a figure stands at least.
+    fresh: Duration,
     /// The one who measures, while there is something to do.
     work: Mutex<JoinSet<()>>,
 }
 
 impl Measure {
-    pub fn new(clock: Arc<dyn WallClock>) -> Self {
+    pub fn new(clock: Arc<dyn WallClock>, fresh: Duration) -> Self {
         Self {
             state: Shared::default(),
             clock,
+            fresh,
             work: Mutex::default(),
         }
     }
@@ -71,7 +77,7 @@ impl Measure {
         let now = Instant::now();
         let mut state = lock(&self.state);
         state.known.retain(|path, _| wanted.contains(path));
-        let is_fresh = |m: &Measured| now.saturating_duration_since(m.found) < FRESH;
+        let is_fresh = |m: &Measured| now.saturating_duration_since(m.found) < m.stands;
         let old = wanted
             .iter()
             .filter(|path| !state.known.get(*path).is_some_and(is_fresh));
@@ -84,13 +90,14 @@ impl Measure {
             state.at_work = true;
             let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
             while work.try_join_next().is_some() {}
-            work.spawn(measure_all(self.state.clone(), self.clock.clone()));
+            let (state, clock) = (self.state.clone(), self.clock.clone());
+            work.spawn(measure_all(state, clock, self.fresh));
         }
         state.known.clone()
     }
 }
 
-async fn measure_all(state: Shared, clock: Arc<dyn WallClock>) {
+async fn measure_all(state: Shared, clock: Arc<dyn WallClock>, fresh: Duration) {
     loop {
         let next = {
             let mut state = lock(&state);
@@ -102,12 +109,14 @@ async fn measure_all(state: Shared, clock: Arc<dyn WallClock>) {
             return;
         };
         // What cannot be measured has no figure; the next scrape asks again.
+        let begun = Instant::now();
         if let Ok((file_system, usage)) = measure(&path, &state).await {
             let measured = Measured {
                 file_system,
                 usage,
                 at: clock.now(),
                 found: Instant::now(),
+                stands: (begun.elapsed() * WORTH).clamp(fresh, FRESH),
             };
             lock(&state).known.insert(path, measured);
         }
@@ -205,7 +214,7 @@ mod tests {
     async fn figures_come_after_the_first_question_and_go_with_the_last() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), vec![0; 50_000]).unwrap();
-        let measure = Measure::new(Arc::new(SystemClock));
+        let measure = Measure::new(Arc::new(SystemClock), FRESH);
         let wanted = BTreeSet::from([dir.path().to_owned()]);
         assert!(measure.figures(&wanted).is_empty());
         let found = until(&measure, &wanted).await;
@@ -221,7 +230,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_there_has_no_figure_and_a_mount_is_not_walked() {
-        let measure = Measure::new(Arc::new(SystemClock));
+        let measure = Measure::new(Arc::new(SystemClock), FRESH);
         let wanted = BTreeSet::from([PathBuf::from("/no/such/place"), PathBuf::from("/proc")]);
         loop {
             let found = measure.figures(&wanted);

@@ -98,6 +98,22 @@ impl Runtime {
     /// The newest figures that can be had soon; those of sandboxes that are gone are forgotten.
     pub async fn figures(&mut self, sandboxes: &BTreeSet<String>) -> Arc<Told> {
         let now = Instant::now();
+        self.refresh(now).await;
+        if self.told.sandboxes.keys().any(|id| !sandboxes.contains(id)) {
+            let told = Arc::make_mut(&mut self.told);
+            told.sandboxes.retain(|id, _| sandboxes.contains(id));
+        }
+        self.meet(sandboxes, now).await;
+        self.told.clone()
+    }
+
+    /// The newest figures of containers that can be had soon; sandboxes are as they were.
+    pub async fn containers(&mut self) -> Arc<Told> {
+        self.refresh(Instant::now()).await;
+        self.told.clone()
+    }
+
+    async fn refresh(&mut self, now: Instant) {
         if self.asking.as_ref().is_some_and(|a| a.answer.is_finished()) {
             self.collect().await;
         }
@@ -108,12 +124,6 @@ impl Runtime {
         if self.older_than(OLD, now) {
             self.collect().await;
         }
-        if self.told.sandboxes.keys().any(|id| !sandboxes.contains(id)) {
-            let told = Arc::make_mut(&mut self.told);
-            told.sandboxes.retain(|id, _| sandboxes.contains(id));
-        }
-        self.meet(sandboxes, now).await;
-        self.told.clone()
     }
 
     fn older_than(&self, age: Duration, now: Instant) -> bool {

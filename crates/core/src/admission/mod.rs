@@ -20,12 +20,13 @@ mod tolerations;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use krablet_pod::api::{Pod, PodCondition, PodStatus, Taint};
+use krablet_pod::api::{Pod, PodStatus, Taint};
 use krablet_pod::qos::{QosClass, qos_class};
 use krablet_pod::resources::Amounts;
 use krablet_pod::{PodUid, marks};
 
 use crate::resize::ResizeSettings;
+use crate::status::terminated_by_kubelet;
 use crate::worker::StatusOverride;
 
 pub use affinity::{matches_any_term, matches_node};
@@ -256,19 +257,10 @@ pub fn preempted(pod: &Pod) -> StatusOverride {
         phase: "Failed",
         reason: PREEMPTING.into(),
         message: PREEMPTING_MESSAGE.into(),
-        condition: Some(preempted_condition(pod)),
-    }
-}
-
-/// The condition of a pod that had to make room; its time is the accepting side's to set.
-fn preempted_condition(pod: &Pod) -> PodCondition {
-    PodCondition {
-        type_: "DisruptionTarget".into(),
-        status: "True".into(),
-        reason: Some("TerminationByKubelet".into()),
-        message: Some("Pod was preempted by Kubelet to accommodate a critical pod.".into()),
-        observed_generation: pod.metadata.generation,
-        ..PodCondition::default()
+        condition: Some(terminated_by_kubelet(
+            pod,
+            "Pod was preempted by Kubelet to accommodate a critical pod.",
+        )),
     }
 }
 

@@ -40,6 +40,18 @@ pub fn is_owned_condition(type_: &str) -> bool {
     )
 }
 
+/// The condition of a pod that the agent ended for the node's sake; its time is the accepting side's to set.
+pub(crate) fn terminated_by_kubelet(pod: &Pod, message: &str) -> PodCondition {
+    PodCondition {
+        type_: DISRUPTION_TARGET.into(),
+        status: "True".into(),
+        reason: Some("TerminationByKubelet".into()),
+        message: Some(message.into()),
+        observed_generation: pod.metadata.generation,
+        ..PodCondition::default()
+    }
+}
+
 /// A condition of a status by its type.
 pub fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<&'a PodCondition> {
     find(status.conditions.as_deref().unwrap_or_default(), type_)

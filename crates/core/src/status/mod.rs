@@ -36,6 +36,7 @@ pub use api::{
     MergeInputs, Urgency, can_be_deleted, canonical, is_held_back, merge_for_api, needs_update,
     urgency,
 };
+pub(crate) use conditions::terminated_by_kubelet;
 pub use conditions::{condition, is_owned_condition};
 pub(crate) use containers::runtime_id;
 pub use ends::with_ends;

@@ -16,6 +16,7 @@ mod hand_over;
 mod images;
 mod inside;
 mod join;
+mod local_storage;
 mod log_reading;
 mod mirrors;
 mod more_security;
@@ -112,6 +113,8 @@ fn main() -> ExitCode {
             network_volumes::a_group_is_given_a_volume_once,
             resources::pods_and_classes_are_held_to_their_limits,
             resources::reservations_that_cannot_be_kept,
+            local_storage::of_a_volume,
+            local_storage::of_containers,
             resources::users_of_its_own,
             users::of_their_own,
             resize::while_it_runs,

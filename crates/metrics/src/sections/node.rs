@@ -5,13 +5,15 @@ use crate::page::Page;
 use crate::series;
 use crate::values::{Counter, CounterVec, GaugeVec, HistogramVec};
 
-/// What is counted at the door.
+/// What is counted at the door: of those who are not let in, and of those who are sent out.
 #[derive(Clone, Debug)]
 pub struct DoorMetrics {
     /// By `reason`.
     pub rejections: CounterVec,
     /// By `preemption_signal`.
     pub preemptions: CounterVec,
+    /// By `eviction_signal`.
+    pub evictions: CounterVec,
 }
 
 impl Default for DoorMetrics {
@@ -19,6 +21,7 @@ impl Default for DoorMetrics {
         Self {
             rejections: CounterVec::new(&series::ADMISSION_REJECTIONS),
             preemptions: CounterVec::new(&series::PREEMPTIONS),
+            evictions: CounterVec::new(&series::EVICTIONS),
         }
     }
 }
@@ -27,6 +30,7 @@ impl DoorMetrics {
     pub(super) fn put_on(&self, page: &mut Page) {
         page.counters(&self.rejections);
         page.counters(&self.preemptions);
+        page.counters(&self.evictions);
     }
 }
 
