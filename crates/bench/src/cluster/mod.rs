@@ -7,6 +7,8 @@ mod audit;
 pub mod content;
 mod course;
 mod ground;
+mod link;
+mod ports;
 mod proxy;
 mod rows;
 pub mod server;

@@ -16,6 +16,7 @@ use tokio::time::{Instant, interval};
 use super::agent::{Agent, Kind};
 use super::course::{appear, disappear};
 use super::ground::{self, Ground};
+use super::ports::{self, Transfers};
 use super::sight::PodSight;
 use super::streams;
 use crate::node::rest;
@@ -89,6 +90,7 @@ pub async fn measure(options: &Options) -> Result<Vec<Row>> {
         &kubelet.monitored,
     ));
     rows.extend(krablet.own);
+    rows.extend(ports::rows(&krablet.transfers, &kubelet.transfers));
     Ok(rows)
 }
 
@@ -115,6 +117,7 @@ struct Results {
     summary: Asked,
     cadvisor: Asked,
     monitored: Monitored,
+    transfers: Transfers,
     own: Vec<Row>,
 }
 
@@ -159,14 +162,14 @@ async fn of_agent(ground: &Ground, options: &Options, kind: Kind) -> Result<Resu
     let asked = door.asked(options, kind).await;
     let mut results = asked.with_context(|| agent.log_tail())?;
     disappear(ground, &mut sight, options.pods).await?;
-    if kind == Kind::Krablet {
-        let more = async {
-            results.own.push(forwarded(ground, port).await?);
+    let more = async {
+        results.transfers = transfers(ground, kind, port).await?;
+        if kind == Kind::Krablet {
             results.own.extend(followers(ground, &agent, port).await?);
-            anyhow::Ok(())
-        };
-        more.await.with_context(|| agent.log_tail())?;
-    }
+        }
+        anyhow::Ok(())
+    };
+    more.await.with_context(|| agent.log_tail())?;
     agent.stop(ground).await?;
     Ok(results)
 }
@@ -205,6 +208,7 @@ impl Door<'_> {
             summary,
             cadvisor,
             monitored,
+            transfers: Transfers::default(),
             own,
         })
     }
@@ -265,13 +269,13 @@ impl Door<'_> {
 }
 
 /// A pod with much to give, and its port.
-async fn forwarded(ground: &Ground, port: u16) -> Result<Row> {
-    let node = Kind::Krablet.name();
+async fn transfers(ground: &Ground, kind: Kind, port: u16) -> Result<Transfers> {
+    let node = kind.name();
     let mut sight = PodSight::begin(&ground.kube, &ground.bed, node).await?;
-    appear(ground, node, &mut sight, 1, streams::giver).await?;
-    let row = streams::ports(&ground.bed, port).await?;
+    appear(ground, node, &mut sight, 1, ports::giver).await?;
+    let times = ports::transfers(&ground.bed, port).await?;
     disappear(ground, &mut sight, 1).await?;
-    Ok(row)
+    Ok(times)
 }
 
 /// A container that writes ten thousand lines a second, and a crowd that follows it from its beginning to its end.

@@ -40,14 +40,13 @@ pub struct Spdy {
 
 impl Spdy {
     /// By TLS, believing whoever answers.
-    pub async fn connect(port: u16, path: &str, protocol: &str) -> Result<Self> {
+    pub async fn by_tls(stream: TcpStream, path: &str, protocol: &str) -> Result<Self> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
             .with_no_client_auth();
-        let stream = plain("127.0.0.1", port).await?;
         let name = ServerName::try_from("node")?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream);
         Self::begin(Box::new(stream.await?), path, protocol).await
@@ -153,7 +152,7 @@ impl Spdy {
     }
 }
 
-async fn plain(host: &str, port: u16) -> Result<TcpStream> {
+pub async fn plain(host: &str, port: u16) -> Result<TcpStream> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
