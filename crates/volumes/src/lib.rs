@@ -16,6 +16,7 @@ mod device;
 mod disk;
 mod empty_dir;
 mod error;
+mod grow;
 mod host_path;
 mod image;
 mod in_use;
