@@ -100,7 +100,7 @@ impl Disks {
 
     fn address(&self, source: &Source<'_>) -> Option<Address> {
         match (self.kind, source) {
-            (DiskKind::Iscsi, _) => iscsi_source(source).map(|s| Address::iscsi(&s)),
+            (DiskKind::Iscsi, _) => iscsi_source(source).map(|s| Address::iscsi(&s, source.name())),
             (DiskKind::FibreChannel, Source::Inline(v)) => v.fc.as_ref().map(Address::fc),
             (DiskKind::FibreChannel, _) => source.persistent()?.fc.as_ref().map(Address::fc),
         }
@@ -286,18 +286,25 @@ impl Disks {
     }
 
     /// The directories of disks that are in use, mounted or as devices, beside this one.
-    async fn in_use(&self, address: &Address) -> BTreeSet<String> {
+    async fn in_use(&self, address: &Address) -> io::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
-        for block in [false, true] {
-            let point = self.root.path().join(self.point(address, block));
-            let Some(parent) = point.parent() else {
-                continue;
+        for parent in self.parents(address) {
+            let entries = match self.files.list(&parent).await {
+                Ok(entries) => entries,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(e),
             };
-            let entries = self.files.list(parent).await.unwrap_or_default();
             let found = entries.iter().filter_map(|e| e.path.file_name()?.to_str());
             names.extend(found.map(str::to_owned));
         }
-        names
+        Ok(names)
+    }
+
+    /// Where the directories are of disks that are reached as this one is.
+    fn parents(&self, address: &Address) -> Vec<PathBuf> {
+        let points = [false, true].map(|block| self.point(address, block));
+        let parents = points.iter().filter_map(|point| point.parent());
+        parents.map(|p| self.root.path().join(p)).collect()
     }
 
     fn is_read_only(&self, request: &VolumeRequest<'_>, address: &Address) -> bool {
@@ -401,8 +408,14 @@ impl VolumePlugin for Disks {
         }
         let _target = self.turns.alone_with(&address.target()).await;
         self.files.remove_dir(&point).await?;
-        let left = self.in_use(&address).await;
+        let left = self.in_use(&address).await?;
         self.sessions.close(&address, &left, portal_is_told).await;
+        if address.initiator().is_some() {
+            // Nobody else uses it; unless somebody does, by now.
+            for parent in self.parents(&address) {
+                let _ = self.files.remove_dir(&parent).await;
+            }
+        }
         Ok(())
     }
 }

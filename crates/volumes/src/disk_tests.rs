@@ -1,4 +1,5 @@
 use super::*;
+use crate::iscsi::SESSION_EXISTS;
 use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
 use krablet_linux::{EntryKind, ToolOutput};
 use krablet_objects::FakeObjects;
@@ -366,4 +367,102 @@ async fn a_disk_as_a_device_is_let_go_by_the_last_pod() {
     machine.plugin().tear_down(&mounted).await.unwrap();
     assert_eq!(logouts(), 1);
     machine.plugin().tear_down(&second).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_name_for_the_node_has_an_interface_until_the_last_pod_goes() {
+    let machine = Machine::new();
+    let shown = |line: &str| {
+        let text = match line.ends_with("-I eth -o show") {
+            true => "iface.iscsi_ifacename = eth\niface.transport_name = tcp\n",
+            false => "",
+        };
+        Ok(ToolOutput {
+            code: Some(0),
+            text: text.to_owned(),
+        })
+    };
+    let tools = FakeTools::answering(shown);
+    let plugin = machine.plugin_over(DiskKind::Iscsi, &machine.files, &tools);
+    let source = json!({"targetPortal": "10.0.0.1", "iqn": "iqn.x:d", "lun": 0,
+        "iscsiInterface": "eth", "initiatorName": "iqn.x:me"});
+    let object =
+        json!({"metadata": {"name": "pv-1"}, "spec": {"volumeMode": "Block", "iscsi": source}});
+    let persistent = serde_json::from_value(object).unwrap();
+    let volume: Volume = serde_json::from_value(json!({"name": "disk"})).unwrap();
+    let (root, uid, pod) = (RootDir::new(ROOT), PodUid::from("u-1"), Pod::default());
+    let request = VolumeRequest {
+        root: &root,
+        uid: &uid,
+        pod: &pod,
+        volume: &volume,
+        source: Source::Persistent {
+            volume: &persistent,
+            read_only: false,
+        },
+    };
+    let recorded = plugin.plan(&request).unwrap().unwrap();
+    plugin.set_up(&request).await.unwrap();
+    let own = "10.0.0.1:3260:pv-1";
+    let ran = tools.ran();
+    let expected = [
+        "iscsiadm -m iface -I eth -o show".to_owned(),
+        format!("iscsiadm -m iface -I {own} -o new"),
+        format!("iscsiadm -m iface -I {own} -o update -n iface.initiatorname -v iqn.x:me"),
+        format!("iscsiadm -m iface -I {own} -o update -n iface.transport_name -v tcp"),
+        format!("iscsiadm -m discoverydb -t sendtargets -p 10.0.0.1:3260 -I {own} -o new"),
+    ];
+    assert_eq!(ran[..5], expected, "{ran:?}");
+    let login = format!("iscsiadm -m node -p 10.0.0.1:3260 -T iqn.x:d -I {own} --login");
+    assert!(ran.contains(&login), "{ran:?}");
+    // The record of one that was cut off anywhere says the same.
+    for _ in 0..2 {
+        plugin.tear_down(&recorded).await.unwrap();
+        let delete = format!("iscsiadm -m iface -I {own} -o delete");
+        assert_eq!(tools.ran().last(), Some(&delete));
+    }
+    let left = machine.files.paths();
+    let left: Vec<_> = left
+        .iter()
+        .filter(|p| p.ends_with(format!("iface-{own}")))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interface_that_cannot_be_made_is_told() {
+    let machine = Machine::new();
+    let source = json!({"targetPortal": "10.0.0.1", "iqn": "iqn.x:d", "lun": 0, "initiatorName": "iqn.x:me"});
+    let volume: Volume = serde_json::from_value(json!({"name": "disk", "iscsi": source})).unwrap();
+    // Which command ends how, and what comes of it.
+    for (ends, code, told) in [
+        (
+            "-o new",
+            6,
+            Some("iscsi: failed to create new iface: why (exit status 6)"),
+        ),
+        ("-o new", SESSION_EXISTS, None),
+        (
+            "-v iqn.x:me",
+            6,
+            Some(
+                "iscsi: failed to update iface records: why (exit status 6). iface(default) will be used",
+            ),
+        ),
+    ] {
+        let tools = FakeTools::answering(move |line| {
+            let fails = line.contains("-m iface") && line.ends_with(ends);
+            Ok(ToolOutput {
+                code: Some(if fails { code } else { 0 }),
+                text: if fails { "why" } else { "" }.to_owned(),
+            })
+        });
+        let plugin = machine.plugin_over(DiskKind::Iscsi, &machine.files, &tools);
+        let address = plugin.address(&Source::Inline(&volume)).unwrap();
+        let attached = plugin.attach(&address, None).await;
+        let why = attached.err().map(|e| e.to_string());
+        assert_eq!(why.as_deref(), told, "{ends} {code}");
+        let logs_in = tools.ran().iter().any(|line| line.ends_with("--login"));
+        assert_eq!(logs_in, told.is_none(), "{ends} {code}");
+    }
 }

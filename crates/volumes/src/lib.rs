@@ -20,6 +20,7 @@ mod grow;
 mod host_path;
 mod image;
 mod in_use;
+mod interface;
 mod iscsi;
 mod local;
 mod nfs;
