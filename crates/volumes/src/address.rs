@@ -194,6 +194,13 @@ impl Address {
         }
     }
 
+    /// Which of its target's disks it is.
+    pub fn lun(&self) -> i32 {
+        match self {
+            Address::Iscsi { lun, .. } | Address::FibreChannel { lun, .. } => *lun,
+        }
+    }
+
     /// Where the node mounts it, below the plugin's directory.
     pub fn directory(&self) -> String {
         match self {

@@ -24,6 +24,7 @@ use crate::iscsi::Sessions;
 use crate::node_mount::{DEFAULT_FS, NodeMount, is_mounted, recorded_point, unmounted};
 use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
+use crate::session;
 use crate::turns::Turns;
 use crate::volumes::VolumesDeps;
 
@@ -172,7 +173,10 @@ impl Disks {
         drop(alone);
         let files = &*self.files;
         let patience = match self.kind {
-            DiskKind::Iscsi => APPEARS_WITHIN,
+            DiskKind::Iscsi => {
+                session::look_for(files, &*self.tools, address).await?;
+                APPEARS_WITHIN
+            }
             DiskKind::FibreChannel => {
                 // What the fabric has given the node lately is seen by those who look.
                 if device::find(files, address).await?.is_empty() {

@@ -466,3 +466,26 @@ async fn an_interface_that_cannot_be_made_is_told() {
         assert_eq!(logs_in, told.is_none(), "{ends} {code}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_its_target_got_later_is_looked_for() {
+    let machine = Machine::new();
+    let files = MemoryFiles::default();
+    session::fake::put(&files, 2, "iqn.x:d", "default").await;
+    let seen = files.clone();
+    let tools = FakeTools::answering(move |line| {
+        if line.ends_with("echo '0 0 0' > /sys/class/scsi_host/host2/scan") {
+            seen.put(Path::new(DEVICE), EntryKind::BlockDevice)?;
+        }
+        // The node is logged in already.
+        let code = if line.ends_with("--login") { 15 } else { 0 };
+        Ok(ToolOutput {
+            code: Some(code),
+            text: String::new(),
+        })
+    });
+    let plugin = machine.plugin_over(DiskKind::Iscsi, &files, &tools);
+    let address = plugin.address(&Source::Inline(&volume())).unwrap();
+    let attached = plugin.attach(&address, None).await.unwrap();
+    assert_eq!(attached, Path::new(DEVICE));
+}

@@ -30,6 +30,7 @@ mod plugin;
 mod record;
 mod registry;
 mod resolve;
+mod session;
 mod tear_down;
 mod tool;
 mod turns;
