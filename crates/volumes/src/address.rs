@@ -285,6 +285,13 @@ impl Address {
         left.iter().any(|name| name.starts_with(&of_target))
     }
 
+    /// The disk itself is in use, in the other of the two forms: as a device, or mounted.
+    pub fn is_among(&self, left: &BTreeSet<String>) -> bool {
+        let directory = self.directory();
+        let own = directory.rsplit('/').next();
+        own.is_some_and(|own| left.contains(own))
+    }
+
     /// Where its device is expected.
     pub fn expected_device(&self) -> String {
         match self {
@@ -391,6 +398,9 @@ mod tests {
         let disk = iscsi(json!({}));
         let shares = |name: &str| disk.shares_target(&BTreeSet::from([name.to_owned()]));
         assert!(shares("10.0.0.1:3260-iqn.2026-01.example:disk-lun-2"));
+        let is_among = |name: &str| disk.is_among(&BTreeSet::from([name.to_owned()]));
+        assert!(is_among("10.0.0.1:3260-iqn.2026-01.example:disk-lun-1"));
+        assert!(!is_among("10.0.0.1:3260-iqn.2026-01.example:disk-lun-2"));
         assert!(!shares("10.0.0.1:3260-iqn.2026-01.example:else-lun-2"));
     }
 

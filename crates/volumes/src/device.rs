@@ -11,7 +11,7 @@ use crate::session;
 use crate::tool::{Failed, try_run};
 
 const LINKS: [&str; 2] = ["/dev/disk/by-path", "/dev/disk/by-id"];
-const BLOCK: &str = "/sys/block";
+pub(crate) const BLOCK: &str = "/sys/block";
 /// Links that are followed one after the other.
 const MAX_LINKS: usize = 8;
 const SCAN_DEADLINE: Duration = Duration::from_secs(60);

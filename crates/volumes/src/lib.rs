@@ -12,6 +12,7 @@ mod claims;
 mod cluster;
 mod content;
 mod counting;
+mod detach;
 mod device;
 mod disk;
 mod empty_dir;
