@@ -19,10 +19,11 @@ pub(crate) enum Address {
         iqn: String,
         lun: i32,
         interface: String,
+        /// The node goes by another name than its own, and so by an interface of the disk's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        initiator: Option<Initiator>,
         fs_type: Option<String>,
         read_only: bool,
-        /// It asks for what is not done here.
-        refused: Option<String>,
     },
     FibreChannel {
         targets: Vec<String>,
@@ -31,6 +32,14 @@ pub(crate) enum Address {
         fs_type: Option<String>,
         read_only: bool,
     },
+}
+
+/// Who the node says it is to a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Initiator {
+    pub name: String,
+    /// The interface of the node whose other settings hold.
+    pub like: String,
 }
 
 /// The iSCSI source of a pod in the form that persistent volumes have.
@@ -90,25 +99,33 @@ impl Portal<'_> {
 }
 
 impl Address {
-    pub fn iscsi(source: &ISCSIPersistentVolumeSource) -> Self {
+    /// `volume` is what the volume is called: an interface of its own has its name from it.
+    pub fn iscsi(source: &ISCSIPersistentVolumeSource, volume: &str) -> Self {
         let mut portals = vec![with_port(&source.target_portal)];
         for portal in source.portals.iter().flatten().map(|p| with_port(p)) {
             if !portals.contains(&portal) {
                 portals.push(portal);
             }
         }
-        let initiator = source.initiator_name.as_deref().unwrap_or_default();
-        let refused = (!initiator.is_empty())
-            .then(|| "an initiator name of iSCSI is not supported".to_owned());
         let interface = source.iscsi_interface.clone().filter(|i| !i.is_empty());
+        let interface = interface.unwrap_or_else(|| DEFAULT_INTERFACE.to_owned());
+        let initiator = source.initiator_name.clone().filter(|n| !n.is_empty());
+        let (interface, initiator) = match initiator {
+            None => (interface, None),
+            Some(name) => {
+                let own = format!("{}:{volume}", portals[0]);
+                let like = interface;
+                (own, Some(Initiator { name, like }))
+            }
+        };
         Address::Iscsi {
             portals,
             iqn: source.iqn.clone(),
             lun: source.lun,
-            interface: interface.unwrap_or_else(|| DEFAULT_INTERFACE.to_owned()),
+            interface,
+            initiator,
             fs_type: source.fs_type.clone().filter(|t| !t.is_empty()),
             read_only: source.read_only.unwrap_or(false),
-            refused,
         }
     }
 
@@ -126,19 +143,18 @@ impl Address {
 
     /// Names become part of paths and command lines.
     pub fn check(&self) -> Result<(), String> {
-        if let Address::Iscsi {
-            refused: Some(why), ..
-        } = self
-        {
-            return Err(why.clone());
-        }
         let texts: Vec<&String> = match self {
             Address::Iscsi {
                 portals,
                 iqn,
                 interface,
+                initiator,
                 ..
-            } => portals.iter().chain([iqn, interface]).collect(),
+            } => {
+                let initiator = initiator.iter().flat_map(|i| [&i.name, &i.like]);
+                let own = [iqn, interface].into_iter();
+                portals.iter().chain(own).chain(initiator).collect()
+            }
             Address::FibreChannel { targets, wwids, .. } => targets.iter().chain(wwids).collect(),
         };
         let fit = |text: &&String| {
@@ -167,6 +183,21 @@ impl Address {
             Address::Iscsi { read_only, .. } | Address::FibreChannel { read_only, .. } => {
                 *read_only
             }
+        }
+    }
+
+    /// Who the node is for its target, if not itself.
+    pub fn initiator(&self) -> Option<&Initiator> {
+        match self {
+            Address::Iscsi { initiator, .. } => initiator.as_ref(),
+            Address::FibreChannel { .. } => None,
+        }
+    }
+
+    /// Which of its target's disks it is.
+    pub fn lun(&self) -> i32 {
+        match self {
+            Address::Iscsi { lun, .. } | Address::FibreChannel { lun, .. } => *lun,
         }
     }
 
@@ -254,6 +285,13 @@ impl Address {
         left.iter().any(|name| name.starts_with(&of_target))
     }
 
+    /// The disk itself is in use, in the other of the two forms: as a device, or mounted.
+    pub fn is_among(&self, left: &BTreeSet<String>) -> bool {
+        let directory = self.directory();
+        let own = directory.rsplit('/').next();
+        own.is_some_and(|own| left.contains(own))
+    }
+
     /// Where its device is expected.
     pub fn expected_device(&self) -> String {
         match self {
@@ -290,7 +328,7 @@ mod tests {
             source[key] = value.clone();
         }
         let source: ISCSIVolumeSource = serde_json::from_value(source).unwrap();
-        Address::iscsi(&as_persistent(&source))
+        Address::iscsi(&as_persistent(&source), "disk")
     }
 
     #[test]
@@ -341,7 +379,11 @@ mod tests {
             (json!({"iqn": "../../etc"}), "cannot be the address"),
             (json!({"iqn": "iqn x"}), "cannot be the address"),
             (json!({"targetPortal": "--help"}), "cannot be the address"),
-            (json!({"initiatorName": "iqn.x"}), "initiator"),
+            (json!({"initiatorName": "iqn x"}), "cannot be the address"),
+            (
+                json!({"initiatorName": "iqn.x", "iscsiInterface": "-o"}),
+                "cannot be the address",
+            ),
         ] {
             let text = change.to_string();
             let refused = iscsi(change).check().unwrap_err();
@@ -356,7 +398,29 @@ mod tests {
         let disk = iscsi(json!({}));
         let shares = |name: &str| disk.shares_target(&BTreeSet::from([name.to_owned()]));
         assert!(shares("10.0.0.1:3260-iqn.2026-01.example:disk-lun-2"));
+        let is_among = |name: &str| disk.is_among(&BTreeSet::from([name.to_owned()]));
+        assert!(is_among("10.0.0.1:3260-iqn.2026-01.example:disk-lun-1"));
+        assert!(!is_among("10.0.0.1:3260-iqn.2026-01.example:disk-lun-2"));
         assert!(!shares("10.0.0.1:3260-iqn.2026-01.example:else-lun-2"));
+    }
+
+    #[test]
+    fn another_name_has_an_interface_of_its_own() {
+        let disk = iscsi(json!({"initiatorName": "iqn.x:me", "iscsiInterface": "eth"}));
+        assert_eq!(disk.check(), Ok(()));
+        let initiator = disk.initiator().unwrap();
+        assert_eq!((&*initiator.name, &*initiator.like), ("iqn.x:me", "eth"));
+        assert_eq!(disk.ways()[0].interface, "10.0.0.1:3260:disk");
+        assert_eq!(
+            disk.directory(),
+            "iface-10.0.0.1:3260:disk/10.0.0.1:3260-iqn.2026-01.example:disk-lun-1"
+        );
+        assert_eq!(iscsi(json!({"initiatorName": ""})).initiator(), None);
+        // As versions without such names have recorded it.
+        let mut recorded = serde_json::to_value(iscsi(json!({}))).unwrap();
+        recorded["iscsi"]["refused"] = json!(null);
+        let read: Address = serde_json::from_value(recorded).unwrap();
+        assert_eq!(read, iscsi(json!({})));
     }
 
     #[test]

@@ -7,10 +7,13 @@ use std::time::Duration;
 use krablet_linux::{Files, Tools};
 
 use crate::address::Address;
+use crate::session;
 use crate::tool::{Failed, try_run};
 
 const LINKS: [&str; 2] = ["/dev/disk/by-path", "/dev/disk/by-id"];
-const BLOCK: &str = "/sys/block";
+pub(crate) const BLOCK: &str = "/sys/block";
+/// Links that are followed one after the other.
+const MAX_LINKS: usize = 8;
 const SCAN_DEADLINE: Duration = Duration::from_secs(60);
 /// All channels, targets and units of every host. The kernel's files take no rename, as ours are written.
 const SCAN: &str = r#"for scan in /sys/class/scsi_host/host*/scan; do [ ! -w "$scan" ] || echo '- - -' > "$scan"; done"#;
@@ -25,10 +28,49 @@ pub(crate) async fn find(files: &dyn Files, address: &Address) -> io::Result<Vec
             Err(e) => return Err(e),
         };
         let names = entries.iter().filter_map(|e| e.path.file_name()?.to_str());
-        let own = names.filter(|name| address.is_device(name));
-        found.extend(own.map(|name| Path::new(dir).join(name)));
+        for name in names.filter(|name| address.is_device(name)) {
+            let link = Path::new(dir).join(name);
+            // A link outlives its device, until udev has heard of the end.
+            if files.stat(&link).await.is_ok() {
+                let device = name_of(files, &link).await;
+                found.push((link, device));
+            }
+        }
     }
-    Ok(found)
+    let own = match found.is_empty() {
+        true => Vec::new(),
+        false => session::devices(files, address).await?,
+    };
+    Ok(chosen(found, own))
+}
+
+/// The links that lead to the disk's own devices. Sessions by several interfaces have one name for what may be
+/// different disks; one whose name leads elsewhere goes by its device's.
+fn chosen(links: Vec<(PathBuf, Option<String>)>, own: Vec<String>) -> Vec<PathBuf> {
+    let is_own = |device: &Option<String>| device.as_ref().is_some_and(|d| own.contains(d));
+    if !own.is_empty() && !links.iter().any(|(_, device)| is_own(device)) {
+        return own
+            .iter()
+            .map(|name| Path::new("/dev").join(name))
+            .collect();
+    }
+    let all = own.is_empty();
+    let links = links
+        .into_iter()
+        .filter(|(_, device)| all || is_own(device));
+    links.map(|(link, _)| link).collect()
+}
+
+/// What the kernel calls a device, e.g. `sdb`, by a link that leads to it.
+pub(crate) async fn name_of(files: &dyn Files, path: &Path) -> Option<String> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = files.read_link(&path).await else {
+            break;
+        };
+        path = path.parent()?.join(target);
+    }
+    path.file_name()?.to_str().map(str::to_owned)
 }
 
 /// The device that joins several ways to a disk, if one of `ways` belongs to one: using a single way of them would
@@ -42,13 +84,15 @@ pub(crate) async fn multipath(files: &dyn Files, ways: &[PathBuf]) -> io::Result
     let names = joined.iter().filter_map(|e| e.path.file_name()?.to_str());
     let joined: Vec<&str> = names.filter(|name| name.starts_with("dm-")).collect();
     for way in ways {
-        // What a link of udev leads to is a plain name below /dev; a device itself goes by its own.
-        let device = files.read_link(way).await.unwrap_or_else(|_| way.clone());
-        let Some(device) = device.file_name() else {
+        let Some(device) = name_of(files, way).await else {
             continue;
         };
+        // Links of udev may lead to what joins the ways already.
+        if device.starts_with("dm-") {
+            return Ok(Some(Path::new("/dev").join(device)));
+        }
         for name in &joined {
-            let part = Path::new(BLOCK).join(name).join("slaves").join(device);
+            let part = Path::new(BLOCK).join(name).join("slaves").join(&device);
             if files.lstat(&part).await.is_ok() {
                 return Ok(Some(Path::new("/dev").join(name)));
             }
@@ -72,6 +116,25 @@ mod tests {
     use super::*;
     use krablet_linux::EntryKind;
     use krablet_linux::fake::MemoryFiles;
+
+    #[test]
+    fn names_that_several_sessions_share() {
+        let link = |device: &str| (PathBuf::from("/by/path"), Some(device.to_owned()));
+        for (links, own, expected) in [
+            (vec![link("sda")], vec![], vec!["/by/path"]),
+            (vec![link("sda")], vec!["sda"], vec!["/by/path"]),
+            (vec![link("sda")], vec!["sdb"], vec!["/dev/sdb"]),
+            (
+                vec![link("sda"), link("sdb")],
+                vec!["sdb"],
+                vec!["/by/path"],
+            ),
+        ] {
+            let own = own.into_iter().map(str::to_owned).collect();
+            let expected: Vec<PathBuf> = expected.into_iter().map(PathBuf::from).collect();
+            assert_eq!(chosen(links, own), expected);
+        }
+    }
 
     #[tokio::test]
     async fn a_disk_with_several_ways_is_used_as_one() {

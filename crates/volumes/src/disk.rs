@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use krablet_linux::{Files, GroupShare, Mounts, Tools, Trees};
 use krablet_objects::Objects;
+use krablet_pod::PodUid;
 use krablet_pod::api::{ISCSIPersistentVolumeSource, Secret};
 use krablet_pod::paths::RootDir;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::address::{Address, as_persistent};
 use crate::chap::{self, Chap};
 use crate::cluster::ClusterObjects;
+use crate::detach::Detach;
 use crate::device;
 use crate::empty_dir::group_of;
 use crate::error::SetUpError;
@@ -24,6 +26,7 @@ use crate::iscsi::Sessions;
 use crate::node_mount::{DEFAULT_FS, NodeMount, is_mounted, recorded_point, unmounted};
 use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
+use crate::session;
 use crate::turns::Turns;
 use crate::volumes::VolumesDeps;
 
@@ -31,7 +34,7 @@ const POINT_MODE: u32 = 0o750;
 /// How long a device may take to appear once its target has answered.
 const APPEARS_WITHIN: Duration = Duration::from_secs(30);
 /// How long udev may take to name a device that a scan has found.
-const NAMED_WITHIN: Duration = Duration::from_secs(2);
+const NAMED_WITHIN: Duration = Duration::from_secs(5);
 /// How long several ways to a disk may take to be joined.
 const JOINED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -100,7 +103,7 @@ impl Disks {
 
     fn address(&self, source: &Source<'_>) -> Option<Address> {
         match (self.kind, source) {
-            (DiskKind::Iscsi, _) => iscsi_source(source).map(|s| Address::iscsi(&s)),
+            (DiskKind::Iscsi, _) => iscsi_source(source).map(|s| Address::iscsi(&s, source.name())),
             (DiskKind::FibreChannel, Source::Inline(v)) => v.fc.as_ref().map(Address::fc),
             (DiskKind::FibreChannel, _) => source.persistent()?.fc.as_ref().map(Address::fc),
         }
@@ -172,7 +175,10 @@ impl Disks {
         drop(alone);
         let files = &*self.files;
         let patience = match self.kind {
-            DiskKind::Iscsi => APPEARS_WITHIN,
+            DiskKind::Iscsi => {
+                session::look_for(files, &*self.tools, address).await?;
+                APPEARS_WITHIN
+            }
             DiskKind::FibreChannel => {
                 // What the fabric has given the node lately is seen by those who look.
                 if device::find(files, address).await?.is_empty() {
@@ -274,9 +280,12 @@ impl Disks {
     }
 
     /// Whether nobody uses the device any more, once its user has gone.
-    async fn unmapped(&self, point: &Path, user: &str) -> io::Result<bool> {
+    async fn unmapped(&self, point: &Path, user: &str, link: &Path) -> io::Result<bool> {
         if Path::new(user).file_name() == Some(user.as_ref()) {
             self.files.remove_file(&point.join(user)).await?;
+            // Links of pods tell who uses a device.
+            let pod = self.root.pod(&PodUid::from(user));
+            self.files.remove_file(&pod.join(link)).await?;
         }
         match self.files.list(point).await {
             Ok(others) => Ok(others.is_empty()),
@@ -285,19 +294,50 @@ impl Disks {
         }
     }
 
+    /// Takes the disk off the node, which must not use it any more.
+    async fn detach(&self, address: &Address) -> io::Result<()> {
+        let files = &*self.files;
+        let devices = match self.kind {
+            DiskKind::Iscsi => session::devices(files, address).await?,
+            DiskKind::FibreChannel => {
+                let mut names = Vec::new();
+                for link in device::find(files, address).await? {
+                    names.extend(device::name_of(files, &link).await);
+                }
+                names
+            }
+        };
+        let detach = Detach {
+            files,
+            tools: &*self.tools,
+            mounts: &*self.mounts,
+            root: &self.root,
+        };
+        // Whoever used it last has had all of it written. A session may be dead, and its end is not waited for.
+        let flush = self.kind == DiskKind::FibreChannel;
+        detach.run(devices.into_iter().collect(), flush).await
+    }
+
     /// The directories of disks that are in use, mounted or as devices, beside this one.
-    async fn in_use(&self, address: &Address) -> BTreeSet<String> {
+    async fn in_use(&self, address: &Address) -> io::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
-        for block in [false, true] {
-            let point = self.root.path().join(self.point(address, block));
-            let Some(parent) = point.parent() else {
-                continue;
+        for parent in self.parents(address) {
+            let entries = match self.files.list(&parent).await {
+                Ok(entries) => entries,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(e),
             };
-            let entries = self.files.list(parent).await.unwrap_or_default();
             let found = entries.iter().filter_map(|e| e.path.file_name()?.to_str());
             names.extend(found.map(str::to_owned));
         }
-        names
+        Ok(names)
+    }
+
+    /// Where the directories are of disks that are reached as this one is.
+    fn parents(&self, address: &Address) -> Vec<PathBuf> {
+        let points = [false, true].map(|block| self.point(address, block));
+        let parents = points.iter().filter_map(|point| point.parent());
+        parents.map(|p| self.root.path().join(p)).collect()
     }
 
     fn is_read_only(&self, request: &VolumeRequest<'_>, address: &Address) -> bool {
@@ -393,7 +433,7 @@ impl VolumePlugin for Disks {
         // A pod that wants the disk again waits until it is known whether it stays.
         let _alone = self.turns.alone_with(&point.to_string_lossy()).await;
         let free = match user {
-            Some(user) => self.unmapped(&point, &user).await?,
+            Some(user) => self.unmapped(&point, &user, &recorded.path).await?,
             None => unmounted(&*self.mounts, &self.root, &point).await?,
         };
         if !free {
@@ -401,8 +441,19 @@ impl VolumePlugin for Disks {
         }
         let _target = self.turns.alone_with(&address.target()).await;
         self.files.remove_dir(&point).await?;
-        let left = self.in_use(&address).await;
+        let left = self.in_use(&address).await?;
+        if !address.is_among(&left)
+            && let Err(err) = self.detach(&address).await
+        {
+            tracing::warn!(%err, "A disk may stay on the node");
+        }
         self.sessions.close(&address, &left, portal_is_told).await;
+        if address.initiator().is_some() {
+            // Nobody else uses it; unless somebody does, by now.
+            for parent in self.parents(&address) {
+                let _ = self.files.remove_dir(&parent).await;
+            }
+        }
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
 use super::*;
+use crate::iscsi::SESSION_EXISTS;
 use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
 use krablet_linux::{EntryKind, ToolOutput};
 use krablet_objects::FakeObjects;
-use krablet_pod::PodUid;
 use krablet_pod::api::{Pod, Volume};
 use serde_json::json;
 
@@ -366,4 +366,205 @@ async fn a_disk_as_a_device_is_let_go_by_the_last_pod() {
     machine.plugin().tear_down(&mounted).await.unwrap();
     assert_eq!(logouts(), 1);
     machine.plugin().tear_down(&second).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_name_for_the_node_has_an_interface_until_the_last_pod_goes() {
+    let machine = Machine::new();
+    let shown = |line: &str| {
+        let text = match line.ends_with("-I eth -o show") {
+            true => "iface.iscsi_ifacename = eth\niface.transport_name = tcp\n",
+            false => "",
+        };
+        Ok(ToolOutput {
+            code: Some(0),
+            text: text.to_owned(),
+        })
+    };
+    let tools = FakeTools::answering(shown);
+    let plugin = machine.plugin_over(DiskKind::Iscsi, &machine.files, &tools);
+    let source = json!({"targetPortal": "10.0.0.1", "iqn": "iqn.x:d", "lun": 0,
+        "iscsiInterface": "eth", "initiatorName": "iqn.x:me"});
+    let recorded = mapped(&plugin, "u-1", json!({"iscsi": source})).await;
+    let own = "10.0.0.1:3260:pv-1";
+    let ran = tools.ran();
+    let expected = [
+        "iscsiadm -m iface -I eth -o show".to_owned(),
+        format!("iscsiadm -m iface -I {own} -o new"),
+        format!("iscsiadm -m iface -I {own} -o update -n iface.initiatorname -v iqn.x:me"),
+        format!("iscsiadm -m iface -I {own} -o update -n iface.transport_name -v tcp"),
+        format!("iscsiadm -m discoverydb -t sendtargets -p 10.0.0.1:3260 -I {own} -o new"),
+    ];
+    assert_eq!(ran[..5], expected, "{ran:?}");
+    let login = format!("iscsiadm -m node -p 10.0.0.1:3260 -T iqn.x:d -I {own} --login");
+    assert!(ran.contains(&login), "{ran:?}");
+    // The record of one that was cut off anywhere says the same.
+    for _ in 0..2 {
+        plugin.tear_down(&recorded).await.unwrap();
+        let delete = format!("iscsiadm -m iface -I {own} -o delete");
+        assert_eq!(tools.ran().last(), Some(&delete));
+    }
+    let left = machine.files.paths();
+    let left: Vec<_> = left
+        .iter()
+        .filter(|p| p.ends_with(format!("iface-{own}")))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interface_that_cannot_be_made_is_told() {
+    let machine = Machine::new();
+    let source = json!({"targetPortal": "10.0.0.1", "iqn": "iqn.x:d", "lun": 0, "initiatorName": "iqn.x:me"});
+    let volume: Volume = serde_json::from_value(json!({"name": "disk", "iscsi": source})).unwrap();
+    // Which command ends how, and what comes of it.
+    for (ends, code, told) in [
+        (
+            "-o new",
+            6,
+            Some("iscsi: failed to create new iface: why (exit status 6)"),
+        ),
+        ("-o new", SESSION_EXISTS, None),
+        (
+            "-v iqn.x:me",
+            6,
+            Some(
+                "iscsi: failed to update iface records: why (exit status 6). iface(default) will be used",
+            ),
+        ),
+    ] {
+        let tools = FakeTools::answering(move |line| {
+            let fails = line.contains("-m iface") && line.ends_with(ends);
+            Ok(ToolOutput {
+                code: Some(if fails { code } else { 0 }),
+                text: if fails { "why" } else { "" }.to_owned(),
+            })
+        });
+        let plugin = machine.plugin_over(DiskKind::Iscsi, &machine.files, &tools);
+        let address = plugin.address(&Source::Inline(&volume)).unwrap();
+        let attached = plugin.attach(&address, None).await;
+        let why = attached.err().map(|e| e.to_string());
+        assert_eq!(why.as_deref(), told, "{ends} {code}");
+        let logs_in = tools.ran().iter().any(|line| line.ends_with("--login"));
+        assert_eq!(logs_in, told.is_none(), "{ends} {code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_its_target_got_later_is_looked_for() {
+    let machine = Machine::new();
+    let files = MemoryFiles::default();
+    session::fake::put(&files, 2, "iqn.x:d", "default").await;
+    let seen = files.clone();
+    let tools = FakeTools::answering(move |line| {
+        if line.ends_with("echo '0 0 0' > /sys/class/scsi_host/host2/scan") {
+            seen.put(Path::new(DEVICE), EntryKind::BlockDevice)?;
+        }
+        // The node is logged in already.
+        let code = if line.ends_with("--login") { 15 } else { 0 };
+        Ok(ToolOutput {
+            code: Some(code),
+            text: String::new(),
+        })
+    });
+    let plugin = machine.plugin_over(DiskKind::Iscsi, &files, &tools);
+    let address = plugin.address(&Source::Inline(&volume())).unwrap();
+    let attached = plugin.attach(&address, None).await.unwrap();
+    assert_eq!(attached, Path::new(DEVICE));
+}
+
+/// Sets a disk up as a device for a pod; what was recorded.
+async fn mapped(plugin: &Disks, uid: &str, source: serde_json::Value) -> RecordedVolume {
+    let mut spec = source;
+    spec["volumeMode"] = json!("Block");
+    let object = json!({"metadata": {"name": "pv-1"}, "spec": spec});
+    let persistent = serde_json::from_value(object).unwrap();
+    let volume: Volume = serde_json::from_value(json!({"name": "disk"})).unwrap();
+    let (root, uid, pod) = (RootDir::new(ROOT), PodUid::from(uid), Pod::default());
+    let request = VolumeRequest {
+        root: &root,
+        uid: &uid,
+        pod: &pod,
+        volume: &volume,
+        source: Source::Persistent {
+            volume: &persistent,
+            read_only: false,
+        },
+    };
+    let recorded = plugin.plan(&request).unwrap().unwrap();
+    plugin.set_up(&request).await.unwrap();
+    recorded
+}
+
+/// Lines that take a device off the node.
+fn removals(tools: &FakeTools) -> Vec<String> {
+    let ran = tools.ran().into_iter();
+    ran.filter(|line| line.contains("/device/delete") || line.contains("--flushbufs"))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_of_a_fabric_leaves_the_node_with_its_last_pod() {
+    let machine = Machine::new();
+    let (files, tools) = (&machine.files, FakeTools::default());
+    let sdq = Path::new("/dev/sdq");
+    files.put(sdq, EntryKind::BlockDevice).unwrap();
+    let link = Path::new(FABRIC);
+    files.symlink(Path::new("../../sdq"), link).await.unwrap();
+    let plugin = machine.plugin_over(DiskKind::FibreChannel, files, &tools);
+    let source = json!({"fc": {"targetWWNs": ["500a0981891b8dc5"], "lun": 0}});
+    let first = mapped(&plugin, "u-1", source.clone()).await;
+    let second = mapped(&plugin, "u-2", source).await;
+    // The same disk, mounted for somebody.
+    let point = format!("{ROOT}/plugins/kubernetes.io/fc/500a0981891b8dc5-lun-0");
+    files
+        .create_dir_all(Path::new(&point), 0o750)
+        .await
+        .unwrap();
+    plugin.tear_down(&first).await.unwrap();
+    plugin.tear_down(&second).await.unwrap();
+    assert!(removals(&tools).is_empty(), "{:?}", tools.ran());
+    files.remove_dir(Path::new(&point)).await.unwrap();
+    plugin.tear_down(&second).await.unwrap();
+    let gone =
+        "sh -c [ ! -w /sys/block/sdq/device/delete ] || echo 1 > /sys/block/sdq/device/delete";
+    assert_eq!(removals(&tools), ["blockdev --flushbufs /dev/sdq", gone]);
+    // The link stays until udev has heard of it.
+    files.remove_file(sdq).await.unwrap();
+    plugin.tear_down(&second).await.unwrap();
+    assert_eq!(removals(&tools).len(), 2, "{:?}", tools.ran());
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_of_a_session_go_before_it_ends() {
+    let machine = Machine::new();
+    let (files, tools) = (&machine.files, FakeTools::default());
+    session::fake::put(files, 2, "iqn.x:d", "default").await;
+    for (lun, name) in [(0, "sdb"), (1, "sdc")] {
+        session::fake::put_disk(files, 2, lun, name);
+    }
+    let plugin = machine.plugin_over(DiskKind::Iscsi, files, &tools);
+    let source = |lun| json!({"iscsi": {"targetPortal": "10.0.0.1", "iqn": "iqn.x:d", "lun": lun}});
+    let first = mapped(&plugin, "u-1", source(0)).await;
+    let other =
+        format!("{ROOT}/plugins/kubernetes.io/iscsi/iface-default/10.0.0.1:3260-iqn.x:d-lun-1");
+    files
+        .create_dir_all(Path::new(&other), 0o750)
+        .await
+        .unwrap();
+    plugin.tear_down(&first).await.unwrap();
+    let gone =
+        "sh -c [ ! -w /sys/block/sdb/device/delete ] || echo 1 > /sys/block/sdb/device/delete";
+    assert_eq!(
+        removals(&tools),
+        [gone],
+        "the other disk of the target stays"
+    );
+    let ends = |line: &String| line.ends_with("--logout");
+    assert!(!tools.ran().iter().any(ends), "{:?}", tools.ran());
+    files.remove_dir(Path::new(&other)).await.unwrap();
+    plugin.tear_down(&first).await.unwrap();
+    let ran = tools.ran();
+    let last_removal = ran.iter().rposition(|line| line == gone);
+    assert!(last_removal < ran.iter().position(ends), "{ran:?}");
 }

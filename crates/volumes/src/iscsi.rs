@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use krablet_linux::{Files, Tools};
 
-use crate::address::{Address, Portal};
+use crate::address::{Address, Initiator, Portal};
 use crate::chap::Chap;
 use crate::error::SetUpError;
+use crate::interface;
 use crate::tool::{Failed, try_run};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const TOOL: &str = "iscsiadm";
 /// What the tool ends with when there is a session already.
-const SESSION_EXISTS: i32 = 15;
+pub(crate) const SESSION_EXISTS: i32 = 15;
 /// What it ends with when there is no session, or no record, to do something to.
 const NOTHING_THERE: [i32; 2] = [2, 21];
 
@@ -37,10 +38,15 @@ impl Sessions {
     ) -> Result<Option<String>, SetUpError> {
         let ways = address.ways();
         if let Some(way) = ways.first() {
+            let initiator = address.initiator();
+            let known = initiator.map_or(way.interface, |i| &i.like);
             // Tells that the tool is there and knows the interface.
-            let show = ["-m", "iface", "-I", way.interface, "-o", "show"].map(str::to_owned);
-            let shown = self.run(&show).await;
-            shown.map_err(|failed| SetUpError::Attach(failed.status))?;
+            let shown = self.run(&interface::arguments(known, &["show"])).await;
+            let shown = shown.map_err(|failed| SetUpError::Attach(failed.status))?;
+            if let Some(initiator) = initiator {
+                let made = self.make_interface(way.interface, &shown, initiator).await;
+                made.map_err(SetUpError::Attach)?;
+            }
         }
         let mut last = None;
         for way in ways {
@@ -49,6 +55,41 @@ impl Sessions {
             }
         }
         Ok(last)
+    }
+
+    /// An interface like one that is there, but for the node's name. It was recorded before, and may be made again.
+    async fn make_interface(
+        &self,
+        own: &str,
+        shown: &str,
+        initiator: &Initiator,
+    ) -> Result<(), String> {
+        let like = &initiator.like;
+        if own == like {
+            return Err(format!("iscsi: cannot clone iface with same name: {like}"));
+        }
+        let settings = interface::settings(shown, initiator)
+            .map_err(|e| format!("iscsi: failed to parse iface records: {shown} ({e})"))?;
+        match self.run(&interface::arguments(own, &["new"])).await {
+            Ok(_) => {}
+            // It had its settings before anybody logged in by it.
+            Err(failed) if failed.code == Some(SESSION_EXISTS) => return Ok(()),
+            Err(Failed { status, output, .. }) => {
+                return Err(format!(
+                    "iscsi: failed to create new iface: {output} ({status})"
+                ));
+            }
+        }
+        for (key, value) in settings {
+            let update = interface::arguments(own, &["update", "-n", &key, "-v", &value]);
+            if let Err(Failed { status, output, .. }) = self.run(&update).await {
+                let _ = self.run(&interface::arguments(own, &["delete"])).await;
+                return Err(format!(
+                    "iscsi: failed to update iface records: {output} ({status}). iface({like}) will be used"
+                ));
+            }
+        }
+        Ok(())
     }
 
     async fn log_in(&self, way: Portal<'_>, chap: Option<&Chap>) -> Result<(), String> {
@@ -89,22 +130,33 @@ impl Sessions {
     }
 
     /// Logs out, unless another disk of the target is in use: `left` are the directories of those that are. The
-    /// target's record goes too, and that of the portal if it has passwords in it.
+    /// target's record goes too, that of the portal if it has passwords in it, and an interface that was made.
     pub async fn close(&self, address: &Address, left: &BTreeSet<String>, portal_is_told: bool) {
         if address.shares_target(left) {
             return;
         }
-        for way in address.ways() {
+        let ways = address.ways();
+        for way in &ways {
             let portal = portal_is_told.then(|| way.discovery("-o delete"));
             let steps = [way.node("--logout"), way.node("-o delete")];
             for arguments in steps.into_iter().chain(portal) {
-                let Err(failed) = self.run(&arguments).await else {
-                    continue;
-                };
-                if !failed.code.is_some_and(|c| NOTHING_THERE.contains(&c)) {
-                    tracing::warn!(portal = way.portal, err = %failed.status, "Could not end a session of iSCSI");
-                }
+                self.end(way, &arguments).await;
             }
+        }
+        // Volumes of one name share an interface.
+        if let (Some(way), Some(_), true) = (ways.first(), address.initiator(), left.is_empty()) {
+            let delete = interface::arguments(way.interface, &["delete"]);
+            self.end(way, &delete).await;
+        }
+    }
+
+    /// What is gone already has ended.
+    async fn end(&self, way: &Portal<'_>, arguments: &[String]) {
+        let Err(failed) = self.run(arguments).await else {
+            return;
+        };
+        if !failed.code.is_some_and(|c| NOTHING_THERE.contains(&c)) {
+            tracing::warn!(portal = way.portal, err = %failed.status, "Could not end a session of iSCSI");
         }
     }
 

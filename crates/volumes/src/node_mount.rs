@@ -8,6 +8,7 @@ use krablet_linux::{Mounts, Tools};
 use krablet_pod::paths::RootDir;
 
 use crate::error::SetUpError;
+use crate::grow::Mounted;
 use crate::tool::{Failed, mount_arguments, run, try_run};
 
 pub(crate) const DEFAULT_FS: &str = "ext4";
@@ -31,16 +32,16 @@ impl NodeMount<'_> {
     /// A blank disk gets a file system; one with another than asked for is refused by the mount.
     pub async fn make(self, tools: &dyn Tools) -> Result<(), SetUpError> {
         let device = self.device.display().to_string();
-        let blank = is_blank(tools, &device).await?;
-        match (blank, self.read_only) {
-            (true, true) => {
+        let found = look_at(tools, &device).await?;
+        match (&found, self.read_only) {
+            (OnDisk::Nothing, true) => {
                 return Err(SetUpError::Device(format!(
                     "cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
                 )));
             }
-            (true, false) => format(tools, &device, self.fs_type).await?,
-            (false, false) => repair(tools, &device).await?,
-            (false, true) => {}
+            (OnDisk::Nothing, false) => format(tools, &device, self.fs_type).await?,
+            (_, false) => repair(tools, &device).await?,
+            (_, true) => {}
         }
         let mut options = self.options;
         let last = if self.read_only { "ro" } else { "defaults" };
@@ -48,23 +49,46 @@ impl NodeMount<'_> {
         let arguments = mount_arguments(Some(self.fs_type), &options, &device, self.point);
         let mounted = run(tools, "mount", &arguments, DEADLINE).await;
         mounted.map_err(|e| SetUpError::Device(e.to_string()))?;
+        // One that was just made fills its disk.
+        if let (OnDisk::FileSystem(format), false) = (&found, self.read_only) {
+            let mounted = Mounted {
+                device: &device,
+                format,
+                point: self.point,
+            };
+            mounted.grow(tools).await;
+        }
         Ok(())
     }
 }
 
-/// A disk with a partition table has no file system of its own, and is not blank either.
-async fn is_blank(tools: &dyn Tools, device: &str) -> Result<bool, SetUpError> {
+/// What a disk holds.
+#[derive(Debug, PartialEq, Eq)]
+enum OnDisk {
+    Nothing,
+    FileSystem(String),
+    /// A partition table: no file system of its own, and not blank either.
+    Else,
+}
+
+async fn look_at(tools: &dyn Tools, device: &str) -> Result<OnDisk, SetUpError> {
     let line = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device];
     match try_run(tools, "blkid", &line.map(str::to_owned), DEADLINE).await {
-        Ok(found) => {
-            let holds = |line: &str| line.starts_with("TYPE=") || line.starts_with("PTTYPE=");
-            Ok(!found.lines().any(holds))
-        }
-        Err(failed) if failed.code == Some(BLANK) => Ok(true),
+        Ok(said) => Ok(on_disk(&said)),
+        Err(failed) if failed.code == Some(BLANK) => Ok(OnDisk::Nothing),
         Err(Failed { status, output, .. }) => Err(SetUpError::Device(format!(
             "failed to get disk format of disk {device}: {status}: {}",
             output.trim_end()
         ))),
+    }
+}
+
+fn on_disk(said: &str) -> OnDisk {
+    let value = |key: &str| said.lines().find_map(|line| line.strip_prefix(key));
+    match (value("TYPE="), value("PTTYPE=")) {
+        (_, Some(_)) => OnDisk::Else,
+        (Some(format), None) => OnDisk::FileSystem(format.to_owned()),
+        (None, None) => OnDisk::Nothing,
     }
 }
 
@@ -150,6 +174,7 @@ mod tests {
             let (code, text) = match line.split(' ').next() {
                 Some("blkid") => blkid,
                 Some("fsck") => (fsck, "found"),
+                Some("blockdev") => (0, "0\n"),
                 _ => (0, ""),
             };
             Ok(ToolOutput {
@@ -178,6 +203,7 @@ mod tests {
         const EXT4: (i32, &str) = (0, "DEVNAME=/dev/x\nTYPE=ext4\n");
         const PARTITIONS: (i32, &str) = (0, "DEVNAME=/dev/x\nPTTYPE=gpt\n");
         let mount = "mount -t ext4 -o defaults /dev/x /p";
+        let getro = "blockdev --getro /dev/x";
         let cases: [((i32, &'static str), &str, &[&str]); 4] = [
             (NOTHING, "ext4", &["mkfs.ext4 -F -m0 /dev/x", mount]),
             (
@@ -185,7 +211,11 @@ mod tests {
                 "xfs",
                 &["mkfs.xfs -f /dev/x", "mount -t xfs -o defaults /dev/x /p"],
             ),
-            (EXT4, "ext4", &["fsck -a /dev/x", mount]),
+            (
+                EXT4,
+                "ext4",
+                &["fsck -a /dev/x", mount, getro, "resize2fs /dev/x"],
+            ),
             (PARTITIONS, "ext4", &["fsck -a /dev/x", mount]),
         ];
         for (blkid, fs_type, expected) in cases {
@@ -212,7 +242,8 @@ mod tests {
     async fn what_cannot_be_repaired_is_not_mounted() {
         for (fsck, mounts) in [(0, true), (1, true), (BEYOND_REPAIR, false), (8, true)] {
             let (ran, done) = made((0, "TYPE=ext4\n"), fsck, "ext4", false).await;
-            assert_eq!(ran.len() == 2, mounts, "{fsck}: {ran:?}");
+            let mounted = ran.iter().any(|line| line.starts_with("mount "));
+            assert_eq!(mounted, mounts, "{fsck}: {ran:?}");
             assert_eq!(done.is_ok(), mounts, "{fsck}");
         }
         let (_, done) = made((0, "TYPE=ext4\n"), BEYOND_REPAIR, "ext4", false).await;

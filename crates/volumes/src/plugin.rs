@@ -76,6 +76,16 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// What messages and directories call it: a persistent volume goes by its own name.
+    pub fn name(&self) -> &'a str {
+        match self {
+            Source::Inline(volume) => &volume.name,
+            Source::Persistent { volume, .. } => {
+                volume.metadata.name.as_deref().unwrap_or_default()
+            }
+        }
+    }
+
     pub fn is_read_only_claim(&self) -> bool {
         matches!(
             self,
@@ -136,14 +146,8 @@ impl<'a> VolumeRequest<'a> {
         policy == Some("OnRootMismatch")
     }
 
-    /// What messages and directories call it: a persistent volume goes by its own name.
     pub fn name(&self) -> &'a str {
-        match self.source {
-            Source::Inline(volume) => &volume.name,
-            Source::Persistent { volume, .. } => {
-                volume.metadata.name.as_deref().unwrap_or_default()
-            }
-        }
+        self.source.name()
     }
 
     pub fn namespace(&self) -> &'a str {

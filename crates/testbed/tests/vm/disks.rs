@@ -3,6 +3,9 @@
 
 use krablet_testbed::vm::VmReport;
 
+/// Bytes that each disk has at first.
+const SMALL_DISK: u64 = 32 << 20;
+
 /// Before the agent starts: who serves what.
 pub const MACHINE: &str = r#"
     modprobe -a nfsd nfsv4 iscsi_tcp iscsi_target_mod target_core_file tcm_loop sd_mod
@@ -29,10 +32,16 @@ pub const MACHINE: &str = r#"
     mkdir -p $local/lun/lun_0
     ln -s $target/core/fileio_0/fabric $local/lun/lun_0/fabric
     disk() { ls /sys/block | grep -m 1 '^sd'; }
-    eventually disk
-    udevadm settle
-    mkdir -p /dev/disk/by-path
-    ln -s "/dev/$(disk)" /dev/disk/by-path/pci-0000:41:00.0-fc-0x500a0981891b8dc5-lun-0
+    no_disk() { ! disk; }
+    # What udev does for disks behind a fabric.
+    fabric=/dev/disk/by-path/pci-0000:41:00.0-fc-0x500a0981891b8dc5-lun-0
+    name_fabric() {
+        eventually disk
+        udevadm settle
+        mkdir -p /dev/disk/by-path
+        ln -s "/dev/$(disk)" $fabric
+    }
+    name_fabric
 
     backing remote 1
     portal=$target/iscsi/iqn.2026-01.test:disk/tpgt_1
@@ -74,6 +83,13 @@ END
     eventually written nfs share
     eventually written iscsi remote
     eventually written fc fabric
+    # Another disk of a target that the node is logged in to.
+    backing later 2
+    mkdir -p $portal/lun/lun_1
+    ln -s $target/core/fileio_2/later $portal/lun/lun_1/later
+    storage later 'iscsi: {targetPortal: 127.0.0.1, iqn: "iqn.2026-01.test:disk", lun: 1, fsType: ext4}'
+    eventually ready later
+    eventually written iscsi later
     test -s /srv/share/from-share
     {
         grep -h . /var/log/pods/default_share-vm_*/main/0.log
@@ -83,7 +99,7 @@ END
             for volume in /var/lib/kubelet/pods/*/volumes/kubernetes.io~$plugin/data; do echo "$plugin $(cat "$volume"/from-*)"; done
         done
     } | tee /job/out/disks
-    # The same disk for the next pod, with what the last one wrote.
+    # The same disk for the next pod, with what the last one wrote, and larger by now.
     rm /etc/manifests/*.yaml
     eventually gone
     eventually no_tasks
@@ -91,12 +107,30 @@ END
     eventually unused
     no_session() { ! iscsiadm -m session; }
     eventually no_session
+    # Nothing of the disks is left on the node, though the fabric still has its own.
+    eventually no_disk
+    no_volumes() { ! ls -d /var/lib/kubelet/pods/*/volumes/kubernetes.io~*; }
+    eventually no_volumes
+    rm $fabric
+    truncate -s 64M /var/remote.img
+    echo fd_dev_size=67108864 > $target/core/fileio_1/remote/control
     storage again 'iscsi: {targetPortal: 127.0.0.1, iqn: "iqn.2026-01.test:disk", lun: 0, fsType: ext4, readOnly: false}'
     eventually ready again
     echo "again $(cat /var/lib/kubelet/pods/*/volumes/kubernetes.io~iscsi/data/from-remote)" | tee -a /job/out/disks
+    echo "grown $(( $(stat -f -c '%b * %S' /var/lib/kubelet/pods/*/volumes/kubernetes.io~iscsi/data) ))" | tee -a /job/out/disks
     rm /etc/manifests/again.yaml
     eventually gone
     eventually no_session
+    eventually no_disk
+    # The agent has the fabric looked at, and the disk is back.
+    storage back 'fc: {targetWWNs: [500a0981891b8dc5], lun: 0, fsType: ext4}'
+    name_fabric
+    eventually ready back
+    echo "back $(cat /var/lib/kubelet/pods/*/volumes/kubernetes.io~fc/data/from-fabric)" | tee -a /job/out/disks
+    rm /etc/manifests/back.yaml
+    eventually gone
+    eventually no_disk
+    rm $fabric
 "#;
 
 pub fn assert_held(report: &VmReport) {
@@ -111,7 +145,12 @@ pub fn assert_held(report: &VmReport) {
     has("iqn.2026-01.test:disk");
     has("iscsi remote");
     has("fc fabric");
+    has("iscsi later");
     has("again remote");
+    has("back fabric");
+    let grown = told.lines().find_map(|line| line.strip_prefix("grown "));
+    let grown: u64 = grown.and_then(|bytes| bytes.parse().ok()).unwrap();
+    assert!(grown > SMALL_DISK, "{told}");
     for (kind, plugin) in [("nfs4", "nfs"), ("ext4", "iscsi"), ("ext4", "fc")] {
         let mounted = told.lines().any(|line| {
             line.starts_with(kind)
