@@ -7,8 +7,16 @@ pub mod v2;
 
 use crate::reading::{Depth, Psi, PsiLine, Tasks};
 
-/// A file by its name, or nothing where it cannot be read.
-pub type Lookup<'a> = dyn FnMut(&str) -> Option<String> + 'a;
+/// Files by their names.
+pub trait Files {
+    /// Nothing where it cannot be read. Stands until the next one is asked for.
+    fn text(&mut self, name: &str) -> Option<&str>;
+
+    /// Of a file with nothing else in it.
+    fn number(&mut self, name: &str) -> Option<u64> {
+        self.text(name).and_then(number)
+    }
+}
 
 /// The kernel rounds "without limit" to something below the largest number.
 const UNLIMITED: u64 = 1 << 62;
@@ -48,11 +56,11 @@ fn count_lines(text: &str) -> u64 {
 }
 
 /// From the files of processes, of threads, and of the most threads there may be.
-pub(crate) fn tasks(files: &mut Lookup<'_>, names: [&str; 3], depth: Depth) -> Option<Tasks> {
+pub(crate) fn tasks(files: &mut dyn Files, names: [&str; 3], depth: Depth) -> Option<Tasks> {
     let [processes, threads, max] = names;
-    let processes = count_lines(&files(processes)?);
+    let processes = count_lines(files.text(processes)?);
     let mut one = |name: &str| match depth {
-        Depth::Full => files(name).and_then(|text| number(&text)),
+        Depth::Full => files.number(name),
         _ => None,
     };
     let (threads, max) = (one(threads), one(max));
@@ -102,11 +110,17 @@ fn psi_line(text: &str) -> PsiLine {
 #[cfg(test)]
 pub(crate) mod testing {
     /// A directory of recorded texts.
-    pub fn files<'a>(texts: &'a [(&str, &str)]) -> impl FnMut(&str) -> Option<String> + 'a {
-        |name| {
-            let found = texts.iter().find(|(n, _)| *n == name);
-            found.map(|(_, text)| (*text).to_owned())
+    struct Recorded<'a>(&'a [(&'a str, &'a str)]);
+
+    impl super::Files for Recorded<'_> {
+        fn text(&mut self, name: &str) -> Option<&str> {
+            let found = self.0.iter().find(|(n, _)| *n == name);
+            found.map(|(_, text)| *text)
         }
+    }
+
+    pub fn files<'a>(texts: &'a [(&'a str, &'a str)]) -> impl super::Files + 'a {
+        Recorded(texts)
     }
 }
 
