@@ -21,6 +21,7 @@ use crate::reading::{
     Cgroup, Container, Depth, Facts, FileSystem, Interface, Pod, Snapshot, System, Usage, Volume,
 };
 use crate::runtime::{Place, Told};
+use crate::settings::{Settings, Stamp};
 use crate::{Pods, StatsConfig, storage};
 
 /// By path: the device that was last found there, and its name. There are three paths at most.
@@ -40,6 +41,7 @@ pub(crate) struct Reading {
     pub told: Arc<Told>,
     pub facts: Arc<Facts>,
     pub rates: Arc<Mutex<Rates>>,
+    pub settings: Arc<Mutex<Settings>>,
     pub measure: Arc<Measure>,
     pub devices: Arc<Mutex<DeviceNames>>,
     pub depth: Depth,
@@ -88,6 +90,7 @@ impl Reading {
         files::bound_node(&mut snapshot);
         snapshot.pods = self.all_pods(&places, &volumes);
         self.rates().sweep(Instant::now());
+        self.settings().sweep(Instant::now());
         snapshot
     }
 
@@ -143,6 +146,10 @@ impl Reading {
         self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn settings(&self) -> std::sync::MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds the rate to a fresh reading.
     fn rated(&self, path: &str, mut cgroup: Cgroup) -> Cgroup {
         if let Some(cpu) = &mut cgroup.cpu {
@@ -151,8 +158,11 @@ impl Reading {
         cgroup
     }
 
-    fn cgroup(&self, home: &Home<'_>, paper: &mut Paper) -> Option<Cgroup> {
-        let found = home.cgroup(self.depth, paper)?;
+    /// Of a pod, or one of its containers.
+    fn cgroup(&self, home: &Home<'_>, stamp: Stamp, paper: &mut Paper) -> Option<Cgroup> {
+        let mut kept = self.settings().take(home.path(), stamp, Instant::now());
+        let found = home.cgroup(self.depth, Some(&mut kept), paper)?;
+        self.settings().give_back(home.path(), kept);
         Some(self.rated(home.path(), found))
     }
 
@@ -202,10 +212,11 @@ impl Reading {
         let read = |(name, path, started): (_, Option<String>, Option<Timestamp>)| {
             // What runs in the root has no cgroup of its own.
             let path = path.filter(|path| path.len() > 1)?;
+            let found = self.kernel.home(&path).cgroup(self.depth, None, paper)?;
             Some(System {
                 name,
                 started: started.or_else(|| self.kernel.made(&path)),
-                cgroup: self.cgroup(&self.kernel.home(&path), paper)?,
+                cgroup: self.rated(&path, found),
                 path,
             })
         };
@@ -223,16 +234,17 @@ impl Reading {
         let full = self.depth >= Depth::Summary;
         let home = places.get(uid).map(|path| self.kernel.home(path));
         let home = home.as_ref();
+        let stamp = Stamp::of(observed);
         let below = |id: &str| self.container_home(home?, id);
         let logs = paths::pod_log_dir(&self.config.pod_logs, &observed.pod);
         let containers = newest_running(observed).into_iter().map(|container| {
             let home = below(container.id.as_str());
-            self.container(home.as_ref(), container, &logs, paper)
+            self.container(home.as_ref(), (container, stamp), &logs, paper)
         });
         let containers = containers.collect();
         let ready = observed.ready_sandboxes().next().map(|sandbox| {
             let home = full.then(|| below(sandbox.id.as_str())).flatten();
-            self.sandbox(home.as_ref(), sandbox, paper)
+            self.sandbox(home.as_ref(), (sandbox, stamp), paper)
         });
         let (sandbox, network) = ready.unzip();
         let mut other = Usage::default();
@@ -245,7 +257,7 @@ impl Reading {
             pod: observed.pod.clone(),
             started: self.pods.started(uid),
             path: home.map_or_else(String::new, |home| home.path().to_owned()),
-            cgroup: home.and_then(|home| self.cgroup(home, paper)),
+            cgroup: home.and_then(|home| self.cgroup(home, stamp, paper)),
             network: network.unwrap_or_default(),
             sandbox,
             containers,
@@ -276,13 +288,13 @@ impl Reading {
     fn container(
         &self,
         home: Option<&Home<'_>>,
-        container: &ObservedContainer,
+        (container, stamp): (&ObservedContainer, Stamp),
         logs: &Path,
         paper: &mut Paper,
     ) -> Container {
         let id = container.id.as_str();
         let told = self.told.containers.get(id);
-        let cgroup = home.and_then(|home| self.cgroup(home, paper));
+        let cgroup = home.and_then(|home| self.cgroup(home, stamp, paper));
         let mut cgroup =
             cgroup.unwrap_or_else(|| told.map(|t| t.cgroup.clone()).unwrap_or_default());
         if let (Some(cpu), Some(told)) = (&mut cgroup.cpu, told) {
@@ -318,7 +330,7 @@ impl Reading {
     fn sandbox(
         &self,
         home: Option<&Home<'_>>,
-        sandbox: &ObservedSandbox,
+        (sandbox, stamp): (&ObservedSandbox, Stamp),
         paper: &mut Paper,
     ) -> (Container, Vec<Interface>) {
         let id = sandbox.id.as_str();
@@ -329,7 +341,7 @@ impl Reading {
                 tasks: home.tasks(paper),
                 ..Cgroup::default()
             }),
-            (Depth::Full, Some(home)) => self.cgroup(home, paper),
+            (Depth::Full, Some(home)) => self.cgroup(home, stamp, paper),
         };
         let network = match self.depth >= Depth::Summary {
             true => self.network(told.and_then(|t| t.pid), home, paper),

@@ -89,7 +89,7 @@ impl Kernel {
 
     /// The whole machine. Where the root cgroup does not tell, `/proc` does.
     pub fn node(&self, depth: Depth) -> Cgroup {
-        let node = self.home("/").cgroup(depth, &mut Paper::default());
+        let node = self.home("/").cgroup(depth, None, &mut Paper::default());
         let mut node = node.unwrap_or_default();
         if node.memory.is_none() {
             let meminfo = self.proc_text("meminfo").unwrap_or_default();

@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags, RawDir, open, openat, readlinkat_raw};
 use crate::files::{Kernel, MOST_FILES, Paper};
 use crate::parse::{Files, machine, tasks, v1, v2};
 use crate::reading::{Cgroup, Depth, OpenFiles, Tasks};
+use crate::settings::Kept;
 
 /// The hierarchy that has all cgroups in it.
 const EVERYWHERE: &str = "memory";
@@ -84,8 +85,17 @@ impl<'a> Home<'a> {
     }
 
     /// None if there is no such cgroup.
-    pub fn cgroup(&self, depth: Depth, paper: &mut Paper) -> Option<Cgroup> {
-        let files = &mut Open { home: self, paper };
+    pub fn cgroup(
+        &self,
+        depth: Depth,
+        kept: Option<&mut Kept>,
+        paper: &mut Paper,
+    ) -> Option<Cgroup> {
+        let files = &mut Open {
+            home: self,
+            paper,
+            kept,
+        };
         let found = match self.kernel.version {
             CgroupVersion::V2 => v2::read(files, depth),
             CgroupVersion::V1 => v1::read(files, depth),
@@ -95,7 +105,11 @@ impl<'a> Home<'a> {
 
     /// Nothing but how many processes there are.
     pub fn tasks(&self, paper: &mut Paper) -> Option<Tasks> {
-        let files = &mut Open { home: self, paper };
+        let files = &mut Open {
+            home: self,
+            paper,
+            kept: None,
+        };
         match self.kernel.version {
             CgroupVersion::V2 => tasks(files, v2::TASKS, Depth::Summary),
             CgroupVersion::V1 => tasks(files, v1::TASKS, Depth::Summary),
@@ -157,6 +171,8 @@ fn is_socket(dir: &OwnedFd, name: &CStr) -> bool {
 struct Open<'a> {
     home: &'a Home<'a>,
     paper: &'a mut Paper,
+    /// Settings that need not be read.
+    kept: Option<&'a mut Kept>,
 }
 
 impl Files for Open<'_> {
@@ -175,5 +191,16 @@ impl Files for Open<'_> {
         processes.extend(numbers(text));
         self.paper.processes = processes;
         self.paper.text()
+    }
+
+    fn setting(&mut self, name: &'static str) -> Option<u64> {
+        if let Some(number) = self.kept.as_ref().and_then(|kept| kept.number(name)) {
+            return number;
+        }
+        let number = self.number(name);
+        if let Some(kept) = &mut self.kept {
+            kept.note(name, number);
+        }
+        number
     }
 }

@@ -14,6 +14,7 @@ mod rates;
 pub mod reading;
 mod resource;
 mod runtime;
+mod settings;
 mod storage;
 mod summary;
 #[cfg(test)]
@@ -47,6 +48,7 @@ use measure::Measure;
 use rates::Rates;
 use reading::{Depth, Facts, Snapshot};
 use runtime::Runtime;
+use settings::Settings;
 
 /// How long one reading serves all who ask.
 const FRESH: Duration = Duration::from_secs(2);
@@ -123,6 +125,7 @@ pub struct Stats {
     machine: Arc<dyn MachineFacts>,
     clock: Arc<dyn WallClock>,
     rates: Arc<Mutex<Rates>>,
+    settings: Arc<Mutex<Settings>>,
     measure: Arc<Measure>,
     devices: Arc<Mutex<DeviceNames>>,
     /// Rings after every reading.
@@ -173,6 +176,7 @@ impl Stats {
             pods: deps.pods,
             machine: deps.machine,
             rates: Arc::default(),
+            settings: Arc::default(),
             devices: Arc::default(),
             measure: Arc::new(Measure::new(deps.clock.clone())),
             clock: deps.clock,
@@ -266,6 +270,7 @@ impl Stats {
             told,
             facts,
             rates: self.rates.clone(),
+            settings: self.settings.clone(),
             measure: self.measure.clone(),
             devices: self.devices.clone(),
             depth,

@@ -16,6 +16,11 @@ pub trait Files {
     fn number(&mut self, name: &str) -> Option<u64> {
         self.text(name).and_then(number)
     }
+
+    /// A number that is set from outside: it may be one that was read a while ago.
+    fn setting(&mut self, name: &'static str) -> Option<u64> {
+        self.number(name)
+    }
 }
 
 /// The kernel rounds "without limit" to something below the largest number.
@@ -56,14 +61,17 @@ fn count_lines(text: &str) -> u64 {
 }
 
 /// From the files of processes, of threads, and of the most threads there may be.
-pub(crate) fn tasks(files: &mut dyn Files, names: [&str; 3], depth: Depth) -> Option<Tasks> {
+pub(crate) fn tasks(
+    files: &mut dyn Files,
+    names: [&'static str; 3],
+    depth: Depth,
+) -> Option<Tasks> {
     let [processes, threads, max] = names;
     let processes = count_lines(files.text(processes)?);
-    let mut one = |name: &str| match depth {
-        Depth::Full => files.number(name),
-        _ => None,
+    let (threads, max) = match depth {
+        Depth::Full => (files.number(threads), files.setting(max)),
+        _ => (None, None),
     };
-    let (threads, max) = (one(threads), one(max));
     Some(Tasks {
         processes,
         threads: threads.unwrap_or(processes),

@@ -37,10 +37,10 @@ fn cpu(files: &mut dyn Files, full: bool) -> Option<Cpu> {
     let ticks = files.text("cpuacct/cpuacct.stat").unwrap_or_default();
     cpu.user = nanos(ticks, "user");
     cpu.system = nanos(ticks, "system");
-    cpu.shares = files.number("cpu/cpu.shares").unwrap_or_default();
-    cpu.period = files.number("cpu/cpu.cfs_period_us").unwrap_or_default();
+    cpu.shares = files.setting("cpu/cpu.shares").unwrap_or_default();
+    cpu.period = files.setting("cpu/cpu.cfs_period_us").unwrap_or_default();
     // -1 is no quota, and no number here.
-    cpu.quota = files.number("cpu/cpu.cfs_quota_us");
+    cpu.quota = files.setting("cpu/cpu.cfs_quota_us");
     if cpu.quota.is_some() {
         let stat = files.text("cpu/cpu.stat").unwrap_or_default();
         cpu.throttling = keyed(stat, "nr_periods").map(|periods| Throttling {
@@ -61,14 +61,14 @@ fn memory(files: &mut dyn Files, full: bool) -> Option<Memory> {
     let usage = files.number("memory/memory.usage_in_bytes")?;
     let stat = files.text("memory/memory.stat").unwrap_or_default();
     let (mut memory, holding) = from_stat(stat, usage);
-    let mut own = |name: &str, holds: bool| match holds {
-        true => files.number(name).and_then(limit),
+    let mut own = |name: &'static str, holds: bool| match holds {
+        true => files.setting(name).and_then(limit),
         false => None,
     };
     memory.limits.memory = own("memory/memory.limit_in_bytes", holding.memory);
     memory.limits.swap = own("memory/memory.memsw.limit_in_bytes", holding.swap);
     if full {
-        let reservation = files.number("memory/memory.soft_limit_in_bytes");
+        let reservation = files.setting("memory/memory.soft_limit_in_bytes");
         memory.limits.reservation = reservation.and_then(limit).unwrap_or_default();
         memory.peak = files
             .number("memory/memory.max_usage_in_bytes")

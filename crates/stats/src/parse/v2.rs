@@ -45,7 +45,7 @@ fn cpu(files: &mut dyn Files, full: bool) -> Option<Cpu> {
         throttled_periods: keyed(stat, "nr_throttled").unwrap_or_default(),
         throttled_time: micro("throttled_usec").unwrap_or_default(),
     });
-    let weight = files.number("cpu.weight");
+    let weight = files.setting("cpu.weight");
     cpu.shares = weight.map_or(0, shares);
     if let Some(max) = files.text("cpu.max")
         && let Some((quota, period)) = max.trim().split_once(' ')
@@ -66,10 +66,10 @@ fn memory(files: &mut dyn Files, full: bool) -> Option<Memory> {
     let stat = files.text("memory.stat").unwrap_or_default();
     let mut memory = from_stat(stat, usage);
     memory.swap = files.number("memory.swap.current").unwrap_or_default();
-    memory.limits.memory = files.number("memory.max").and_then(limit);
-    memory.limits.swap = files.number("memory.swap.max").and_then(limit);
+    memory.limits.memory = files.setting("memory.max").and_then(limit);
+    memory.limits.swap = files.setting("memory.swap.max").and_then(limit);
     if full {
-        memory.limits.reservation = files.number("memory.min").unwrap_or_default();
+        memory.limits.reservation = files.setting("memory.min").unwrap_or_default();
         memory.peak = files.number("memory.peak").unwrap_or_default();
         let events = files.text("memory.events").unwrap_or_default();
         memory.failures = keyed(events, "max").unwrap_or_default();
