@@ -1,11 +1,13 @@
 //! The machine's files behind the parsers: small reads, nothing kept.
 
 use std::fs::File;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use krablet_linux::CgroupVersion;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, open, statat};
 
 use crate::home::Home;
 use crate::parse::{machine, net, pressure};
@@ -216,16 +218,25 @@ fn text(path: &Path) -> Option<String> {
 
 /// What the files right in a directory take.
 pub fn files_in(dir: &Path) -> Option<Usage> {
-    use std::os::unix::fs::MetadataExt as _;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = open(dir, flags, Mode::empty()).ok()?;
     let mut sum = Usage::default();
-    for entry in std::fs::read_dir(dir).ok()?.flatten() {
+    let mut entries = [MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&dir, &mut entries);
+    while let Some(Ok(entry)) = entries.next() {
+        if entry.file_type() == FileType::Directory {
+            continue;
+        }
         // Of a link, the link itself.
-        let Ok(found) = entry.metadata() else {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let Ok(found) = statat(&dir, entry.file_name(), flags) else {
             continue;
         };
-        if !found.is_dir() {
+        if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
             sum.add(Usage {
-                bytes: found.blocks().saturating_mul(512),
+                bytes: u64::try_from(found.st_blocks)
+                    .unwrap_or_default()
+                    .saturating_mul(512),
                 inodes: 1,
             });
         }
