@@ -27,6 +27,9 @@ use crate::{Pods, StatsConfig, storage};
 /// By path: the device that was last found there, and its name. There are three paths at most.
 pub(crate) type DeviceNames = BTreeMap<PathBuf, (u64, String)>;
 
+/// The class that a pod's cgroup is in, and its name there. It is only held open while it is read.
+type Places<'a> = BTreeMap<PodUid, (&'a Home<'a>, String)>;
+
 /// So many pods are worth a thread of their own.
 const WORTH_A_READER: usize = 16;
 /// Statistics are not worth more of a machine.
@@ -53,7 +56,8 @@ pub(crate) struct Reading {
 impl Reading {
     pub fn take(self) -> Snapshot {
         let full = self.depth >= Depth::Summary;
-        let places = self.pod_cgroups();
+        let classes = CLASSES.map(|class| Some(self.kernel.home(&self.class(class)?)));
+        let places = self.pod_cgroups(&classes);
         let volumes = match full {
             true => storage::volumes(&*self.pods, &self.observed, &self.measure),
             false => BTreeMap::new(),
@@ -95,11 +99,7 @@ impl Reading {
     }
 
     /// In their order, read by as many as have something to do: whoever asked waits for the last.
-    fn all_pods(
-        &self,
-        places: &BTreeMap<PodUid, String>,
-        volumes: &BTreeMap<PodUid, Vec<Volume>>,
-    ) -> Vec<Pod> {
+    fn all_pods(&self, places: &Places<'_>, volumes: &BTreeMap<PodUid, Vec<Volume>>) -> Vec<Pod> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let readers = (self.observed.len() / WORTH_A_READER).clamp(1, cores.min(MOST_READERS));
         let share = self.observed.len().div_ceil(readers).max(1);
@@ -174,19 +174,20 @@ impl Reading {
     }
 
     /// Where each pod's cgroup is, whatever class it was made in.
-    fn pod_cgroups(&self) -> BTreeMap<PodUid, String> {
+    fn pod_cgroups<'h>(&self, classes: &'h [Option<Home<'h>>]) -> Places<'h> {
         let mut found = BTreeMap::new();
-        for class in CLASSES {
-            let Some(parent) = self.class(class) else {
+        for (class, parent) in CLASSES.into_iter().zip(classes) {
+            let Some(parent) = parent else {
                 continue;
             };
-            let children: BTreeSet<String> = self.kernel.children(&parent).into_iter().collect();
+            let children = self.kernel.children(parent.path());
+            let children: BTreeSet<String> = children.into_iter().collect();
             for observed in &self.observed {
                 let uid = &observed.pod.uid;
                 let path = (self.config.pod_path)(uid, class);
                 let name = path.rsplit('/').next().unwrap_or_default();
                 if children.contains(name) {
-                    found.insert(uid.clone(), path);
+                    found.insert(uid.clone(), (parent, name.to_owned()));
                 }
             }
         }
@@ -226,13 +227,13 @@ impl Reading {
     fn pod(
         &self,
         observed: &ObservedPod,
-        places: &BTreeMap<PodUid, String>,
+        places: &Places<'_>,
         volumes: &BTreeMap<PodUid, Vec<Volume>>,
         paper: &mut Paper,
     ) -> Pod {
         let uid = &observed.pod.uid;
         let full = self.depth >= Depth::Summary;
-        let home = places.get(uid).map(|path| self.kernel.home(path));
+        let home = places.get(uid).map(|(class, name)| class.below(name));
         let home = home.as_ref();
         let stamp = Stamp::of(observed);
         let below = |id: &str| self.container_home(home?, id);
@@ -273,7 +274,8 @@ impl Reading {
         let likely = scheme()
             .as_ref()
             .map(|(before, behind)| format!("{before}{id}{behind}"));
-        if let Some(found) = likely.and_then(|name| pod.below(&name)) {
+        let likely = likely.map(|name| pod.below(&name));
+        if let Some(found) = likely.filter(Home::exists) {
             return Some(found);
         }
         let children = self.kernel.children(pod.path());
@@ -282,7 +284,7 @@ impl Reading {
             .find_map(|name| Some((name, name.split_once(id)?)));
         let (name, (before, behind)) = found?;
         *scheme() = Some((before.to_owned(), behind.to_owned()));
-        pod.below(name)
+        Some(pod.below(name))
     }
 
     fn container(

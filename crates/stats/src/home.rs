@@ -1,10 +1,10 @@
 //! A cgroup that is held open: its files, and the cgroups right below it, are found by the last part of their names. To go
 //! down from the root for every file costs more than to read it.
 
-use std::cell::OnceCell;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
 use krablet_linux::CgroupVersion;
 use rustix::fs::{Mode, OFlags, RawDir, open, openat, readlinkat_raw};
@@ -24,7 +24,7 @@ pub struct Home<'a> {
     path: String,
     above: Option<&'a Home<'a>>,
     /// One for each hierarchy that was asked for; none where there is no such cgroup.
-    dirs: [OnceCell<Option<OwnedFd>>; v1::CONTROLLERS.len()],
+    dirs: [OnceLock<Option<OwnedFd>>; v1::CONTROLLERS.len()],
 }
 
 impl<'a> Home<'a> {
@@ -41,16 +41,18 @@ impl<'a> Home<'a> {
         &self.path
     }
 
-    /// The one of this name right below, if there is one.
-    pub fn below(&self, name: &str) -> Option<Home<'_>> {
-        let found = Home {
+    /// The one of this name right below.
+    pub fn below(&self, name: &str) -> Home<'_> {
+        Home {
             kernel: self.kernel,
             path: format!("{}/{name}", self.path),
             above: Some(self),
             dirs: Default::default(),
-        };
-        found.dir(EVERYWHERE)?;
-        Some(found)
+        }
+    }
+
+    pub fn exists(&self) -> bool {
+        self.dir(EVERYWHERE).is_some()
     }
 
     fn dir(&self, controller: &str) -> Option<&OwnedFd> {

@@ -40,14 +40,35 @@ pub(crate) fn limit(value: u64) -> Option<u64> {
 
 /// The value of a key in lines of `key value`.
 pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
-    pairs(text).find_map(|(k, value)| (k == key).then_some(value))
+    let mut pairs = pairs(text).filter(|(k, _)| *k == key);
+    pairs.find_map(|(_, value)| value.number())
 }
 
-pub(crate) fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
-    text.lines().filter_map(|line| {
-        let (key, value) = line.split_once(' ')?;
-        Some((key, value.trim().parse().ok()?))
-    })
+/// Keys and values. Most are not wanted, so who wants one makes a number of it.
+pub(crate) fn pairs(text: &str) -> impl Iterator<Item = (&str, Value<'_>)> {
+    let lines = text.split('\n');
+    lines.filter_map(|line| line.split_once(' ').map(|(key, value)| (key, Value(value))))
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Value<'a>(&'a str);
+
+impl Value<'_> {
+    fn number(self) -> Option<u64> {
+        self.0.trim().parse().ok()
+    }
+
+    /// Of a limit: whether it is one. What cannot be read may be.
+    pub fn limits(self) -> bool {
+        self.number().is_none_or(|number| limit(number).is_some())
+    }
+
+    /// What is no number is as if it were not there.
+    pub fn into(self, place: &mut u64) {
+        if let Some(number) = self.number() {
+            *place = number;
+        }
+    }
 }
 
 /// `major:minor`.

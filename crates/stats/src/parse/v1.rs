@@ -102,16 +102,16 @@ fn from_stat(stat: &str, usage: u64) -> (Memory, Holding) {
     };
     for (key, value) in pairs(stat) {
         match key {
-            "total_rss" => memory.rss = value,
-            "total_swap" => memory.swap = value,
-            "total_cache" => parts.cache = value,
-            "total_mapped_file" => parts.mapped_file = value,
-            "total_active_file" => parts.active_file = value,
-            "total_inactive_file" => parts.inactive_file = value,
-            "pgfault" => memory.page_faults = value,
-            "pgmajfault" => memory.major_page_faults = value,
-            "hierarchical_memory_limit" => holding.memory = limit(value).is_some(),
-            "hierarchical_memsw_limit" => holding.swap = limit(value).is_some(),
+            "total_rss" => value.into(&mut memory.rss),
+            "total_swap" => value.into(&mut memory.swap),
+            "total_cache" => value.into(&mut parts.cache),
+            "total_mapped_file" => value.into(&mut parts.mapped_file),
+            "total_active_file" => value.into(&mut parts.active_file),
+            "total_inactive_file" => value.into(&mut parts.inactive_file),
+            "pgfault" => value.into(&mut memory.page_faults),
+            "pgmajfault" => value.into(&mut memory.major_page_faults),
+            "hierarchical_memory_limit" => holding.memory = value.limits(),
+            "hierarchical_memsw_limit" => holding.swap = value.limits(),
             _ => {}
         }
     }

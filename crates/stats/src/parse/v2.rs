@@ -87,14 +87,14 @@ pub(crate) fn from_stat(stat: &str, usage: u64) -> Memory {
     };
     for (key, value) in pairs(stat) {
         match key {
-            "anon" => memory.rss = value,
-            "file" => parts.cache = value,
-            "file_mapped" => parts.mapped_file = value,
-            "active_file" => parts.active_file = value,
-            "inactive_file" => parts.inactive_file = value,
-            "kernel" => parts.kernel = value,
-            "pgfault" => memory.page_faults = value,
-            "pgmajfault" => memory.major_page_faults = value,
+            "anon" => value.into(&mut memory.rss),
+            "file" => value.into(&mut parts.cache),
+            "file_mapped" => value.into(&mut parts.mapped_file),
+            "active_file" => value.into(&mut parts.active_file),
+            "inactive_file" => value.into(&mut parts.inactive_file),
+            "kernel" => value.into(&mut parts.kernel),
+            "pgfault" => value.into(&mut memory.page_faults),
+            "pgmajfault" => value.into(&mut memory.major_page_faults),
             _ => {}
         }
     }
