@@ -2,8 +2,9 @@
 //! HTTPS door.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -55,6 +56,7 @@ pub fn build(sources: Sources<'_>) -> Arc<Figures> {
             pods: Arc::new(House {
                 handle: sources.handle.clone(),
                 root: sources.root.clone(),
+                records: Mutex::default(),
             }),
             runtime: sources.runtime,
             images: sources.deps.images.clone(),
@@ -115,11 +117,71 @@ impl Statistics for Figures {
 struct House {
     handle: AgentHandle,
     root: RootDir,
+    /// Of pods that were observed last, as long as their files are the same.
+    records: Mutex<BTreeMap<PodUid, Recorded>>,
+}
+
+/// What the file of a pod's volumes said. It is another file after every change.
+#[derive(Clone)]
+struct Recorded {
+    file: FileId,
+    /// Paths by names.
+    places: Arc<BTreeMap<String, PathBuf>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl FileId {
+    fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok()?;
+        Some(Self {
+            inode: found.ino(),
+            size: found.size(),
+            modified: (found.mtime(), found.mtime_nsec()),
+        })
+    }
+}
+
+impl House {
+    fn records(&self) -> std::sync::MutexGuard<'_, BTreeMap<PodUid, Recorded>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the volumes of a pod stand; scrapes ask for it again and again, and it hardly ever changes.
+    fn recorded(&self, uid: &PodUid) -> Option<Arc<BTreeMap<String, PathBuf>>> {
+        let directory = self.root.pod(uid);
+        let path = directory.join(RECORD_FILE);
+        let file = FileId::of(&path)?;
+        let known = self.records().get(uid).cloned();
+        if let Some(known) = known.filter(|known| known.file == file) {
+            return Some(known.places);
+        }
+        let record: Record = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        let places = record.volumes.into_iter().map(|volume| {
+            let path = directory.join(&volume.path);
+            (volume.name, path)
+        });
+        let places: Arc<BTreeMap<_, _>> = Arc::new(places.collect());
+        let recorded = Recorded {
+            file,
+            places: places.clone(),
+        };
+        self.records().insert(uid.clone(), recorded);
+        Some(places)
+    }
 }
 
 impl Pods for House {
     fn observed(&self) -> Vec<Arc<ObservedPod>> {
-        self.handle.observer.all()
+        let observed = self.handle.observer.all();
+        let uids: BTreeSet<&PodUid> = observed.iter().map(|pod| &pod.pod.uid).collect();
+        self.records().retain(|uid, _| uids.contains(uid));
+        observed
     }
 
     fn started(&self, uid: &PodUid) -> Option<Timestamp> {
@@ -131,16 +193,18 @@ impl Pods for House {
         let Some(pod) = self.handle.desired.get(uid) else {
             return Vec::new();
         };
-        let directory = self.root.pod(uid);
-        let record = std::fs::read(directory.join(RECORD_FILE)).ok();
-        let record = record.and_then(|text| serde_json::from_slice::<Record>(&text).ok());
-        let recorded = record.map(|r| r.volumes).unwrap_or_default();
-        let place = |name: &str| {
-            let found = recorded.iter().find(|v| v.name == name)?;
-            Some(directory.join(&found.path))
-        };
+        if !has_volumes(&pod) {
+            return Vec::new();
+        }
+        let recorded = self.recorded(uid).unwrap_or_default();
+        let place = |name: &str| recorded.get(name).cloned();
         places(&pod, place)
     }
+}
+
+fn has_volumes(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    spec.is_some_and(|spec| spec.volumes.as_ref().is_some_and(|v| !v.is_empty()))
 }
 
 /// The volumes that stand below the pod's directory, with what their figures mean.

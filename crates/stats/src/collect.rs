@@ -13,18 +13,22 @@ use krablet_pod::qos::QosClass;
 use krablet_pod::{PodUid, paths};
 use tokio::time::Instant;
 
-use crate::files::{self, Kernel};
+use crate::files::{self, Kernel, Paper};
 use crate::home::Home;
 use crate::measure::{Measure, file_system};
 use crate::rates::Rates;
 use crate::reading::{
-    Cgroup, Container, Depth, Facts, FileSystem, Pod, Snapshot, System, Usage, Volume,
+    Cgroup, Container, Depth, Facts, FileSystem, Interface, Pod, Snapshot, System, Usage, Volume,
 };
 use crate::runtime::{Place, Told};
+use crate::settings::{Settings, Stamp};
 use crate::{Pods, StatsConfig, storage};
 
 /// By path: the device that was last found there, and its name. There are three paths at most.
 pub(crate) type DeviceNames = BTreeMap<PathBuf, (u64, String)>;
+
+/// The class that a pod's cgroup is in, and its name there. It is only held open while it is read.
+type Places<'a> = BTreeMap<PodUid, (&'a Home<'a>, String)>;
 
 /// So many pods are worth a thread of their own.
 const WORTH_A_READER: usize = 16;
@@ -40,6 +44,7 @@ pub(crate) struct Reading {
     pub told: Arc<Told>,
     pub facts: Arc<Facts>,
     pub rates: Arc<Mutex<Rates>>,
+    pub settings: Arc<Mutex<Settings>>,
     pub measure: Arc<Measure>,
     pub devices: Arc<Mutex<DeviceNames>>,
     pub depth: Depth,
@@ -51,7 +56,8 @@ pub(crate) struct Reading {
 impl Reading {
     pub fn take(self) -> Snapshot {
         let full = self.depth >= Depth::Summary;
-        let places = self.pod_cgroups();
+        let classes = CLASSES.map(|class| Some(self.kernel.home(&self.class(class)?)));
+        let places = self.pod_cgroups(&classes);
         let volumes = match full {
             true => storage::volumes(&*self.pods, &self.observed, &self.measure),
             false => BTreeMap::new(),
@@ -65,7 +71,7 @@ impl Reading {
             facts: self.facts.clone(),
             node: self.rated("/", self.kernel.node(self.depth)),
             network: match full {
-                true => self.kernel.network(1),
+                true => self.kernel.network(1, &mut Paper::default()),
                 false => Vec::new(),
             },
             root_fs: match full {
@@ -88,21 +94,20 @@ impl Reading {
         files::bound_node(&mut snapshot);
         snapshot.pods = self.all_pods(&places, &volumes);
         self.rates().sweep(Instant::now());
+        self.settings().sweep(Instant::now());
         snapshot
     }
 
     /// In their order, read by as many as have something to do: whoever asked waits for the last.
-    fn all_pods(
-        &self,
-        places: &BTreeMap<PodUid, String>,
-        volumes: &BTreeMap<PodUid, Vec<Volume>>,
-    ) -> Vec<Pod> {
+    fn all_pods(&self, places: &Places<'_>, volumes: &BTreeMap<PodUid, Vec<Volume>>) -> Vec<Pod> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let readers = (self.observed.len() / WORTH_A_READER).clamp(1, cores.min(MOST_READERS));
         let share = self.observed.len().div_ceil(readers).max(1);
         let read = |pods: &[Arc<ObservedPod>]| -> Vec<Pod> {
+            let paper = &mut Paper::default();
             let pods = pods.iter();
-            pods.map(|pod| self.pod(pod, places, volumes)).collect()
+            pods.map(|pod| self.pod(pod, places, volumes, paper))
+                .collect()
         };
         let mut shares = self.observed.chunks(share);
         let own = shares.next().unwrap_or_default();
@@ -141,6 +146,10 @@ impl Reading {
         self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn settings(&self) -> std::sync::MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds the rate to a fresh reading.
     fn rated(&self, path: &str, mut cgroup: Cgroup) -> Cgroup {
         if let Some(cpu) = &mut cgroup.cpu {
@@ -149,9 +158,12 @@ impl Reading {
         cgroup
     }
 
-    fn cgroup(&self, home: &Home<'_>, path: &str) -> Option<Cgroup> {
-        let found = home.cgroup(path, self.depth)?;
-        Some(self.rated(path, found))
+    /// Of a pod, or one of its containers.
+    fn cgroup(&self, home: &Home<'_>, stamp: Stamp, paper: &mut Paper) -> Option<Cgroup> {
+        let mut kept = self.settings().take(home.path(), stamp, Instant::now());
+        let found = home.cgroup(self.depth, Some(&mut kept), paper)?;
+        self.settings().give_back(home.path(), kept);
+        Some(self.rated(home.path(), found))
     }
 
     /// The cgroup that all pods of a class are in.
@@ -162,19 +174,20 @@ impl Reading {
     }
 
     /// Where each pod's cgroup is, whatever class it was made in.
-    fn pod_cgroups(&self) -> BTreeMap<PodUid, String> {
+    fn pod_cgroups<'h>(&self, classes: &'h [Option<Home<'h>>]) -> Places<'h> {
         let mut found = BTreeMap::new();
-        for class in CLASSES {
-            let Some(parent) = self.class(class) else {
+        for (class, parent) in CLASSES.into_iter().zip(classes) {
+            let Some(parent) = parent else {
                 continue;
             };
-            let children: BTreeSet<String> = self.kernel.children(&parent).into_iter().collect();
+            let children = self.kernel.children(parent.path());
+            let children: BTreeSet<String> = children.into_iter().collect();
             for observed in &self.observed {
                 let uid = &observed.pod.uid;
                 let path = (self.config.pod_path)(uid, class);
                 let name = path.rsplit('/').next().unwrap_or_default();
                 if children.contains(name) {
-                    found.insert(uid.clone(), path);
+                    found.insert(uid.clone(), (parent, name.to_owned()));
                 }
             }
         }
@@ -196,13 +209,15 @@ impl Reading {
             wanted.push((None, burstable, None));
             wanted.push((None, best_effort, None));
         }
+        let paper = &mut Paper::default();
         let read = |(name, path, started): (_, Option<String>, Option<Timestamp>)| {
             // What runs in the root has no cgroup of its own.
             let path = path.filter(|path| path.len() > 1)?;
+            let found = self.kernel.home(&path).cgroup(self.depth, None, paper)?;
             Some(System {
                 name,
                 started: started.or_else(|| self.kernel.made(&path)),
-                cgroup: self.cgroup(&self.kernel.home(&path), &path)?,
+                cgroup: self.rated(&path, found),
                 path,
             })
         };
@@ -212,23 +227,27 @@ impl Reading {
     fn pod(
         &self,
         observed: &ObservedPod,
-        places: &BTreeMap<PodUid, String>,
+        places: &Places<'_>,
         volumes: &BTreeMap<PodUid, Vec<Volume>>,
+        paper: &mut Paper,
     ) -> Pod {
         let uid = &observed.pod.uid;
         let full = self.depth >= Depth::Summary;
-        let path = places.get(uid).cloned().unwrap_or_default();
-        let home = &self.kernel.home(&path);
-        let place = |id: &str| self.container_cgroup(home, &path, id);
+        let home = places.get(uid).map(|(class, name)| class.below(name));
+        let home = home.as_ref();
+        let stamp = Stamp::of(observed);
+        let below = |id: &str| self.container_home(home?, id);
         let logs = paths::pod_log_dir(&self.config.pod_logs, &observed.pod);
-        let containers = newest_running(observed);
-        let containers = containers.into_iter().map(|container| {
-            let place = place(container.id.as_str());
-            self.container(home, container, place, &logs)
+        let containers = newest_running(observed).into_iter().map(|container| {
+            let home = below(container.id.as_str());
+            self.container(home.as_ref(), (container, stamp), &logs, paper)
         });
         let containers = containers.collect();
-        let ready = observed.ready_sandboxes().next();
-        let sandbox = ready.map(|sandbox| self.sandbox(home, sandbox, place(sandbox.id.as_str())));
+        let ready = observed.ready_sandboxes().next().map(|sandbox| {
+            let home = full.then(|| below(sandbox.id.as_str())).flatten();
+            self.sandbox(home.as_ref(), (sandbox, stamp), paper)
+        });
+        let (sandbox, network) = ready.unzip();
         let mut other = Usage::default();
         if full {
             let hosts = self.config.root.etc_hosts(uid);
@@ -238,15 +257,9 @@ impl Reading {
         Pod {
             pod: observed.pod.clone(),
             started: self.pods.started(uid),
-            cgroup: match path.is_empty() {
-                true => None,
-                false => self.cgroup(home, &path),
-            },
-            network: match (&sandbox, full) {
-                (Some(sandbox), true) => self.network(home, sandbox),
-                _ => Vec::new(),
-            },
-            path,
+            path: home.map_or_else(String::new, |home| home.path().to_owned()),
+            cgroup: home.and_then(|home| self.cgroup(home, stamp, paper)),
+            network: network.unwrap_or_default(),
             sandbox,
             containers,
             volumes: volumes.get(uid).cloned().unwrap_or_default(),
@@ -256,49 +269,44 @@ impl Reading {
 
     /// All containers' cgroups are named in one way, so the first one tells the others; to list a cgroup costs as much
     /// as to read three files of it.
-    fn container_cgroup(&self, home: &Home<'_>, pod: &str, id: &str) -> Option<String> {
-        if pod.is_empty() {
-            return None;
-        }
+    fn container_home<'h>(&self, pod: &'h Home<'_>, id: &str) -> Option<Home<'h>> {
         let scheme = || self.scheme.lock().unwrap_or_else(PoisonError::into_inner);
         let likely = scheme()
             .as_ref()
-            .map(|(before, behind)| format!("{pod}/{before}{id}{behind}"));
-        if let Some(likely) = likely.filter(|path| home.exists(path)) {
-            return Some(likely);
+            .map(|(before, behind)| format!("{before}{id}{behind}"));
+        let likely = likely.map(|name| pod.below(&name));
+        if let Some(found) = likely.filter(Home::exists) {
+            return Some(found);
         }
-        let children = self.kernel.children(pod);
+        let children = self.kernel.children(pod.path());
         let found = children
             .iter()
             .find_map(|name| Some((name, name.split_once(id)?)));
         let (name, (before, behind)) = found?;
         *scheme() = Some((before.to_owned(), behind.to_owned()));
-        Some(format!("{pod}/{name}"))
+        Some(pod.below(name))
     }
 
     fn container(
         &self,
-        home: &Home<'_>,
-        container: &ObservedContainer,
-        place: Option<String>,
+        home: Option<&Home<'_>>,
+        (container, stamp): (&ObservedContainer, Stamp),
         logs: &Path,
+        paper: &mut Paper,
     ) -> Container {
         let id = container.id.as_str();
         let told = self.told.containers.get(id);
-        let path = place.unwrap_or_default();
-        let mut cgroup = match path.is_empty() {
-            true => None,
-            false => self.cgroup(home, &path),
-        }
-        .unwrap_or_else(|| told.map(|t| t.cgroup.clone()).unwrap_or_default());
+        let cgroup = home.and_then(|home| self.cgroup(home, stamp, paper));
+        let mut cgroup =
+            cgroup.unwrap_or_else(|| told.map(|t| t.cgroup.clone()).unwrap_or_default());
         if let (Some(cpu), Some(told)) = (&mut cgroup.cpu, told) {
             // Until there are two readings of our own, the runtime's rate has to do.
             let theirs = told.cgroup.cpu.as_ref().and_then(|c| c.nano_cores);
             cpu.nano_cores = cpu.nano_cores.or(theirs);
         }
-        match (self.depth, &mut cgroup.tasks) {
-            (Depth::Full, Some(tasks)) => tasks.files = home.open_files(&path),
-            (Depth::Summary, tasks) if !path.is_empty() => *tasks = home.tasks(&path),
+        match (self.depth, home, &mut cgroup.tasks) {
+            (Depth::Full, Some(home), Some(tasks)) => tasks.files = home.open_files(paper),
+            (Depth::Summary, Some(home), tasks) => *tasks = home.tasks(paper),
             _ => {}
         }
         let started = match container.started_at {
@@ -309,7 +317,7 @@ impl Reading {
             name: container.name.clone(),
             id: id.to_owned(),
             image: container.image.to_string(),
-            path,
+            path: home.map_or_else(String::new, |home| home.path().to_owned()),
             started: nanos(started),
             cgroup,
             writable: told.and_then(|t| t.written),
@@ -320,42 +328,46 @@ impl Reading {
         }
     }
 
+    /// With the network it holds for the pod.
     fn sandbox(
         &self,
-        home: &Home<'_>,
-        sandbox: &ObservedSandbox,
-        place: Option<String>,
-    ) -> Container {
+        home: Option<&Home<'_>>,
+        (sandbox, stamp): (&ObservedSandbox, Stamp),
+        paper: &mut Paper,
+    ) -> (Container, Vec<Interface>) {
         let id = sandbox.id.as_str();
         let told = self.told.sandboxes.get(id);
-        let path = place.unwrap_or_default();
-        let cgroup = match self.depth {
-            _ if path.is_empty() => None,
-            Depth::CpuAndMemory => None,
-            Depth::Summary => Some(Cgroup {
-                tasks: home.tasks(&path),
+        let cgroup = match (self.depth, home) {
+            (Depth::CpuAndMemory, _) | (_, None) => None,
+            (Depth::Summary, Some(home)) => Some(Cgroup {
+                tasks: home.tasks(paper),
                 ..Cgroup::default()
             }),
-            Depth::Full => self.cgroup(home, &path),
+            (Depth::Full, Some(home)) => self.cgroup(home, stamp, paper),
         };
-        Container {
+        let network = match self.depth >= Depth::Summary {
+            true => self.network(told.and_then(|t| t.pid), home, paper),
+            false => Vec::new(),
+        };
+        let found = Container {
             id: id.to_owned(),
             image: told.map(|t| t.image.clone()).unwrap_or_default(),
+            path: home.map_or_else(String::new, |home| home.path().to_owned()),
             started: nanos(sandbox.created_at),
             cgroup: cgroup.unwrap_or_default(),
-            path,
             ..Container::default()
-        }
+        };
+        (found, network)
     }
 
-    fn network(&self, home: &Home<'_>, sandbox: &Container) -> Vec<crate::reading::Interface> {
-        let told = self.told.sandboxes.get(&sandbox.id).and_then(|t| t.pid);
-        let found = || match sandbox.path.is_empty() {
-            true => None,
-            false => home.first_process(&sandbox.path),
-        };
-        let process = told.or_else(found);
-        process.map_or_else(Vec::new, |process| self.kernel.network(process))
+    fn network(
+        &self,
+        told: Option<u32>,
+        home: Option<&Home<'_>>,
+        paper: &mut Paper,
+    ) -> Vec<Interface> {
+        let process = told.or_else(|| home?.first_process(paper));
+        process.map_or_else(Vec::new, |process| self.kernel.network(process, paper))
     }
 }
 

@@ -1,11 +1,13 @@
 //! The machine's files behind the parsers: small reads, nothing kept.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use krablet_linux::CgroupVersion;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, open, statat};
 
 use crate::home::Home;
 use crate::parse::{machine, net, pressure};
@@ -15,9 +17,41 @@ const PAGE: usize = 4096;
 /// Of a list a page is not quite filled if the next line does not fit.
 const SHORT: usize = PAGE / 2;
 /// No file of the kernel that is read here comes near.
-const MOST_BYTES: u64 = 1 << 20;
+const MOST_BYTES: usize = 1 << 20;
 /// Descriptors of one container that are looked at; more are not counted.
 pub(crate) const MOST_FILES: u64 = 10_000;
+
+/// What was read last. Who reads many files uses one for all of them.
+#[derive(Debug, Default)]
+pub struct Paper {
+    buffer: Vec<u8>,
+    filled: usize,
+    /// Of the cgroup whose processes were asked for last.
+    pub processes: Vec<u32>,
+}
+
+impl Paper {
+    /// What the kernel has to say of one thing it says in one go: a read that does not fill the buffer was the last. Lists
+    /// come by the page, and are read to their end.
+    pub fn content(&mut self, file: OwnedFd) -> Option<&str> {
+        self.filled = 0;
+        loop {
+            if self.buffer.len() - self.filled < PAGE {
+                self.buffer.resize(self.filled + PAGE, 0);
+            }
+            let read = rustix::io::read(&file, self.buffer.get_mut(self.filled..)?).ok()?;
+            let short = self.filled == 0 && read < SHORT;
+            self.filled += read;
+            if short || read == 0 || self.filled >= MOST_BYTES {
+                return self.text();
+            }
+        }
+    }
+
+    pub fn text(&self) -> Option<&str> {
+        std::str::from_utf8(self.buffer.get(..self.filled)?).ok()
+    }
+}
 
 /// Where the kernel shows itself.
 #[derive(Clone, Debug)]
@@ -51,18 +85,14 @@ impl Kernel {
     }
 
     /// A cgroup and those below it, for who asks for many files of them.
-    pub fn home<'a>(&'a self, path: &'a str) -> Home<'a> {
+    pub fn home(&self, path: &str) -> Home<'_> {
         Home::of(self, path)
-    }
-
-    /// None if there is no such cgroup.
-    pub fn cgroup(&self, path: &str, depth: Depth) -> Option<Cgroup> {
-        self.home(path).cgroup(path, depth)
     }
 
     /// The whole machine. Where the root cgroup does not tell, `/proc` does.
     pub fn node(&self, depth: Depth) -> Cgroup {
-        let mut node = self.cgroup("/", depth).unwrap_or_default();
+        let node = self.home("/").cgroup(depth, None, &mut Paper::default());
+        let mut node = node.unwrap_or_default();
         if node.memory.is_none() {
             let meminfo = self.proc_text("meminfo").unwrap_or_default();
             let stat = text(&self.cgroup.join("memory.stat")).unwrap_or_default();
@@ -111,9 +141,9 @@ impl Kernel {
     }
 
     /// The network as a process sees it.
-    pub fn network(&self, process: u32) -> Vec<Interface> {
-        let text = self.proc_text(&format!("{process}/net/dev"));
-        net::interfaces(&text.unwrap_or_default())
+    pub fn network(&self, process: u32, paper: &mut Paper) -> Vec<Interface> {
+        let text = self.proc_file(process, "net/dev", paper);
+        net::interfaces(text.unwrap_or_default())
     }
 
     pub fn process_limits(&self) -> ProcessLimits {
@@ -156,8 +186,19 @@ impl Kernel {
         machine::topology(&found)
     }
 
-    pub(crate) fn proc_text(&self, name: &str) -> Option<String> {
+    fn proc_text(&self, name: &str) -> Option<String> {
         text(&self.proc.join(name))
+    }
+
+    /// A file of one process.
+    pub(crate) fn proc_file<'p>(
+        &self,
+        process: u32,
+        name: &str,
+        paper: &'p mut Paper,
+    ) -> Option<&'p str> {
+        let file = File::open(self.proc.join(format!("{process}/{name}"))).ok()?;
+        paper.content(file.into())
     }
 }
 
@@ -171,33 +212,31 @@ pub fn bound_node(snapshot: &mut Snapshot) {
 }
 
 fn text(path: &Path) -> Option<String> {
-    content(File::open(path).ok()?)
-}
-
-/// What the kernel has to say of one thing it says in one go: a read that does not fill the buffer was the last. Lists
-/// come by the page, and are read to their end.
-pub(crate) fn content(mut file: File) -> Option<String> {
-    let mut buffer = [0; PAGE];
-    let first = file.read(&mut buffer).ok()?;
-    let mut bytes = buffer.get(..first)?.to_vec();
-    if first >= SHORT {
-        file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
-    }
-    String::from_utf8(bytes).ok()
+    let file = File::open(path).ok()?;
+    Paper::default().content(file.into()).map(str::to_owned)
 }
 
 /// What the files right in a directory take.
 pub fn files_in(dir: &Path) -> Option<Usage> {
-    use std::os::unix::fs::MetadataExt as _;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = open(dir, flags, Mode::empty()).ok()?;
     let mut sum = Usage::default();
-    for entry in std::fs::read_dir(dir).ok()?.flatten() {
+    let mut entries = [MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&dir, &mut entries);
+    while let Some(Ok(entry)) = entries.next() {
+        if entry.file_type() == FileType::Directory {
+            continue;
+        }
         // Of a link, the link itself.
-        let Ok(found) = entry.metadata() else {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let Ok(found) = statat(&dir, entry.file_name(), flags) else {
             continue;
         };
-        if !found.is_dir() {
+        if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
             sum.add(Usage {
-                bytes: found.blocks().saturating_mul(512),
+                bytes: u64::try_from(found.st_blocks)
+                    .unwrap_or_default()
+                    .saturating_mul(512),
                 inodes: 1,
             });
         }

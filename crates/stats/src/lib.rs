@@ -15,6 +15,7 @@ mod rates;
 pub mod reading;
 mod resource;
 mod runtime;
+mod settings;
 mod storage;
 mod summary;
 #[cfg(test)]
@@ -48,6 +49,7 @@ use measure::Measure;
 use rates::Rates;
 use reading::{Depth, Facts, Snapshot};
 use runtime::Runtime;
+use settings::Settings;
 
 /// How long one reading serves all who ask.
 const FRESH: Duration = Duration::from_secs(2);
@@ -124,6 +126,7 @@ pub struct Stats {
     machine: Arc<dyn MachineFacts>,
     clock: Arc<dyn WallClock>,
     rates: Arc<Mutex<Rates>>,
+    settings: Arc<Mutex<Settings>>,
     measure: Arc<Measure>,
     /// Volumes of pods that are held to a limit.
     watched: Arc<Measure>,
@@ -176,6 +179,7 @@ impl Stats {
             pods: deps.pods,
             machine: deps.machine,
             rates: Arc::default(),
+            settings: Arc::default(),
             devices: Arc::default(),
             measure: Arc::new(Measure::new(deps.clock.clone(), measure::FRESH)),
             watched: Arc::new(Measure::new(deps.clock.clone(), local::FRESH)),
@@ -270,6 +274,7 @@ impl Stats {
             told,
             facts,
             rates: self.rates.clone(),
+            settings: self.settings.clone(),
             measure: self.measure.clone(),
             devices: self.devices.clone(),
             depth,

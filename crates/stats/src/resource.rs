@@ -61,12 +61,12 @@ pub fn resource_metrics(snapshot: Option<&Snapshot>) -> String {
     let mut text = Text::default();
     let failed = if snapshot.is_some() { 0.0 } else { 1.0 };
     for metric in [&SCRAPE_ERROR, &RESOURCE_SCRAPE_ERROR] {
-        text.put(metric, &Labels::default(), failed, None);
+        text.put(metric, Labels::default(), failed, None);
     }
     if let Some(snapshot) = snapshot {
         let at = snapshot.at.as_millisecond();
         let node = [&NODE_CPU, &NODE_MEMORY, &NODE_SWAP];
-        put(&mut text, node, &Labels::default(), &snapshot.node, at);
+        put(&mut text, node, Labels::default(), &snapshot.node, at);
         for pod in &snapshot.pods {
             put_pod(&mut text, pod, at);
         }
@@ -78,15 +78,17 @@ fn put_pod(text: &mut Text, pod: &Pod, at: i64) {
     let of_pod = [("namespace", &*pod.pod.namespace), ("pod", &*pod.pod.name)];
     if let Some(cgroup) = &pod.cgroup {
         let metrics = [&POD_CPU, &POD_MEMORY, &POD_SWAP];
-        put(text, metrics, &Labels::of(&of_pod), cgroup, at);
+        let labels = text.labels(&of_pod);
+        put(text, metrics, labels, cgroup, at);
     }
     for container in &pod.containers {
-        let labels = Labels::of(&[("container", &*container.name)]).with(&of_pod);
-        put_container(text, &labels, container, at);
+        let [namespace, name] = of_pod;
+        let labels = text.labels(&[("container", &*container.name), namespace, name]);
+        put_container(text, labels, container, at);
     }
 }
 
-fn put_container(text: &mut Text, labels: &Labels, container: &Container, at: i64) {
+fn put_container(text: &mut Text, labels: Labels, container: &Container, at: i64) {
     let metrics = [&CONTAINER_CPU, &CONTAINER_MEMORY, &CONTAINER_SWAP];
     put(text, metrics, labels, &container.cgroup, at);
     let memory = container.cgroup.memory.as_ref();
@@ -100,7 +102,7 @@ fn put_container(text: &mut Text, labels: &Labels, container: &Container, at: i6
 }
 
 /// CPU time, working set and swap.
-fn put(text: &mut Text, metrics: [&'static Metric; 3], labels: &Labels, of: &Cgroup, at: i64) {
+fn put(text: &mut Text, metrics: [&'static Metric; 3], labels: Labels, of: &Cgroup, at: i64) {
     let [cpu, working_set, swap] = metrics;
     if let Some(found) = &of.cpu {
         text.put(cpu, labels, seconds(found.usage), Some(at));

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -35,112 +34,180 @@ pub const fn gauge(name: &'static str, help: &'static str) -> Metric {
     }
 }
 
-/// Labels that many samples have in common, written once.
-#[derive(Clone, Debug, Default)]
+/// Labels of a page, written down in it once: those that many samples have in common, and more.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Labels {
-    common: Arc<str>,
-    more: Option<Arc<str>>,
+    common: Entry,
+    more: Entry,
 }
 
 impl Labels {
-    pub fn of(pairs: &[(&str, &str)]) -> Self {
-        Self {
-            common: written(String::new(), pairs).into(),
-            more: None,
-        }
-    }
-
-    pub fn with(&self, pairs: &[(&str, &str)]) -> Self {
-        let before = self.more.as_deref().unwrap_or_default().to_owned();
-        Self {
-            common: self.common.clone(),
-            more: Some(written(before, pairs).into()),
-        }
+    pub fn and(self, more: More) -> Self {
+        let More(more) = more;
+        Self { more, ..self }
     }
 }
 
-fn written(mut text: String, pairs: &[(&str, &str)]) -> String {
-    for (name, value) in pairs {
-        if !text.is_empty() {
-            text.push(',');
-        }
-        let _ = write!(text, "{name}=\"");
-        for c in value.chars() {
-            match c {
-                '\\' => text.push_str("\\\\"),
-                '"' => text.push_str("\\\""),
-                '\n' => text.push_str("\\n"),
-                c => text.push(c),
+/// Labels to add to others.
+#[derive(Clone, Copy, Debug)]
+pub struct More(Entry);
+
+/// Its number in the book; none for the first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry(u32);
+
+/// All labels of a page, one behind the other.
+#[derive(Debug, Default)]
+struct Book {
+    letters: String,
+    ends: Vec<usize>,
+}
+
+impl Book {
+    fn write(&mut self, pairs: &[(&str, &str)]) -> Entry {
+        let start = self.letters.len();
+        for (name, value) in pairs {
+            if self.letters.len() > start {
+                self.letters.push(',');
             }
+            self.letters.push_str(name);
+            self.letters.push_str("=\"");
+            escape(value, &mut self.letters);
+            self.letters.push('"');
         }
-        text.push('"');
+        self.ends.push(self.letters.len());
+        Entry(u32::try_from(self.ends.len()).unwrap_or_default())
     }
-    text
+
+    fn read(&self, Entry(number): Entry) -> &str {
+        let end = |number: usize| self.ends.get(number.checked_sub(1)?).copied();
+        let number = number as usize;
+        let Some(to) = end(number) else {
+            return "";
+        };
+        let from = end(number.saturating_sub(1)).unwrap_or_default();
+        self.letters.get(from..to).unwrap_or_default()
+    }
+}
+
+fn escape(value: &str, out: &mut String) {
+    let mut rest = value;
+    while let Some(at) = rest.find(['\\', '"', '\n']) {
+        let (plain, special) = rest.split_at(at);
+        out.push_str(plain);
+        out.push_str(match special.as_bytes().first() {
+            Some(b'\\') => "\\\\",
+            Some(b'"') => "\\\"",
+            _ => "\\n",
+        });
+        rest = special.get(1..).unwrap_or_default();
+    }
+    out.push_str(rest);
 }
 
 #[derive(Debug)]
 struct Sample {
     labels: Labels,
     value: f64,
-    /// In milliseconds since the epoch.
-    at: Option<i64>,
 }
 
-impl Sample {
-    fn write(&self, name: &str, out: &mut String) {
-        out.push_str(name);
-        let Labels { common, more } = &self.labels;
-        let more = more.as_deref().unwrap_or_default();
-        let between = match common.is_empty() || more.is_empty() {
-            true => "",
-            false => ",",
-        };
-        if !common.is_empty() || !more.is_empty() {
-            let _ = write!(out, "{{{common}{between}{more}}}");
-        }
-        let _ = write!(out, " {}", self.value);
-        if let Some(at) = self.at {
-            let _ = write!(out, " {at}");
-        }
-        out.push('\n');
-    }
+#[derive(Debug)]
+struct Family {
+    metric: &'static Metric,
+    /// In milliseconds since the epoch; of all its samples.
+    at: Option<i64>,
+    samples: Vec<Sample>,
 }
 
 #[derive(Debug, Default)]
 pub struct Text {
-    families: BTreeMap<&'static str, (&'static Metric, Vec<Sample>)>,
+    book: Book,
+    /// By where their metrics are, which is quicker to compare than a name.
+    families: BTreeMap<usize, Family>,
 }
 
 impl Text {
-    /// `at` in milliseconds since the epoch.
-    pub fn put(&mut self, metric: &'static Metric, labels: &Labels, value: f64, at: Option<i64>) {
-        let (_, samples) = self
+    pub fn labels(&mut self, pairs: &[(&str, &str)]) -> Labels {
+        Labels {
+            common: self.book.write(pairs),
+            more: Entry::default(),
+        }
+    }
+
+    pub fn more(&mut self, pairs: &[(&str, &str)]) -> More {
+        More(self.book.write(pairs))
+    }
+
+    /// `at` in milliseconds since the epoch, and the same for all samples of a metric.
+    pub fn put(&mut self, metric: &'static Metric, labels: Labels, value: f64, at: Option<i64>) {
+        let family = self
             .families
-            .entry(metric.name)
-            .or_insert_with(|| (metric, Vec::new()));
-        let labels = labels.clone();
-        samples.push(Sample { labels, value, at });
+            .entry(std::ptr::from_ref(metric).addr())
+            .or_insert_with(|| Family {
+                metric,
+                at,
+                samples: Vec::new(),
+            });
+        family.samples.push(Sample { labels, value });
     }
 
     /// The page in pieces, each made when it is asked for.
     pub fn pieces(self) -> impl Iterator<Item = String> + Send {
-        self.families.into_values().map(family)
+        let mut families: Vec<Family> = self.families.into_values().collect();
+        families.sort_by_key(|family| family.metric.name);
+        let book = self.book;
+        families.into_iter().map(move |family| family.text(&book))
     }
 }
 
-fn family((metric, samples): (&'static Metric, Vec<Sample>)) -> String {
-    let kind = match metric.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-    };
-    let Metric { name, help, .. } = metric;
-    let longest = samples.first().map_or(0, |s| s.labels.common.len()) + name.len() + 64;
-    let mut out = String::with_capacity(samples.len() * longest + help.len() + 160);
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    for sample in &samples {
-        sample.write(name, &mut out);
+impl Family {
+    fn text(self, book: &Book) -> String {
+        let kind = match self.metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        let Metric { name, help, .. } = self.metric;
+        let at = self.at.map(|at| format!(" {at}")).unwrap_or_default();
+        // Braces, a comma, a number and the end of the line.
+        let each = name.len() + at.len() + 28;
+        let labels = |s: &Sample| book.read(s.labels.common).len() + book.read(s.labels.more).len();
+        let lines = self.samples.iter().map(|sample| each + labels(sample));
+        let mut out =
+            String::with_capacity(lines.sum::<usize>() + 2 * name.len() + help.len() + 32);
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for Sample { labels, value } in &self.samples {
+            out.push_str(name);
+            put_labels(book.read(labels.common), book.read(labels.more), &mut out);
+            out.push(' ');
+            put_number(*value, &mut out);
+            out.push_str(&at);
+            out.push('\n');
+        }
+        out
     }
-    out
+}
+
+fn put_labels(common: &str, more: &str, out: &mut String) {
+    if common.is_empty() && more.is_empty() {
+        return;
+    }
+    out.push('{');
+    out.push_str(common);
+    if !common.is_empty() && !more.is_empty() {
+        out.push(',');
+    }
+    out.push_str(more);
+    out.push('}');
+}
+
+/// Most are whole, and those are written quicker.
+fn put_number(value: f64, out: &mut String) {
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    let whole = value as u64;
+    let _ = match value.is_sign_positive() && value < EXACT && whole as f64 == value {
+        true => write!(out, "{whole}"),
+        false => write!(out, "{value}"),
+    };
 }
 
 #[cfg(test)]
@@ -153,13 +220,36 @@ mod tests {
     #[test]
     fn families_in_order_and_values_escaped() {
         let mut text = Text::default();
-        let base = Labels::of(&[("x", "1\"\\\n")]);
-        text.put(&B, &base.with(&[("y", "")]), 2.5, Some(1700));
-        text.put(&A, &Labels::default(), 1e15, None);
+        let base = text.labels(&[("x", "1\"\\\n")]);
+        let more = text.more(&[("y", ""), ("z", "ü")]);
+        text.put(&B, base.and(more), 2.5, Some(1700));
+        text.put(&B, base, f64::NAN, Some(1700));
+        text.put(&A, Labels::default(), 1e15, None);
         assert_eq!(
             text.pieces().collect::<String>(),
             "# HELP a First.\n# TYPE a gauge\na 1000000000000000\n\
-             # HELP b Second.\n# TYPE b counter\nb{x=\"1\\\"\\\\\\n\",y=\"\"} 2.5 1700\n"
+             # HELP b Second.\n# TYPE b counter\nb{x=\"1\\\"\\\\\\n\",y=\"\",z=\"ü\"} 2.5 1700\n\
+             b{x=\"1\\\"\\\\\\n\"} NaN 1700\n"
         );
+    }
+
+    #[test]
+    fn numbers_are_written_as_ever() {
+        let cases = [
+            0.0,
+            -0.0,
+            7.0,
+            0.25,
+            -1.0,
+            9e15,
+            9_007_199_254_740_992.0,
+            1e20,
+            1e-7,
+        ];
+        for value in cases.into_iter().chain([f64::INFINITY, f64::MAX]) {
+            let mut out = String::new();
+            put_number(value, &mut out);
+            assert_eq!(out, value.to_string());
+        }
     }
 }

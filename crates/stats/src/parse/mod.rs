@@ -7,8 +7,21 @@ pub mod v2;
 
 use crate::reading::{Depth, Psi, PsiLine, Tasks};
 
-/// A file by its name, or nothing where it cannot be read.
-pub type Lookup<'a> = dyn FnMut(&str) -> Option<String> + 'a;
+/// Files by their names.
+pub trait Files {
+    /// Nothing where it cannot be read. Stands until the next one is asked for.
+    fn text(&mut self, name: &str) -> Option<&str>;
+
+    /// Of a file with nothing else in it.
+    fn number(&mut self, name: &str) -> Option<u64> {
+        self.text(name).and_then(number)
+    }
+
+    /// A number that is set from outside: it may be one that was read a while ago.
+    fn setting(&mut self, name: &'static str) -> Option<u64> {
+        self.number(name)
+    }
+}
 
 /// The kernel rounds "without limit" to something below the largest number.
 const UNLIMITED: u64 = 1 << 62;
@@ -27,14 +40,35 @@ pub(crate) fn limit(value: u64) -> Option<u64> {
 
 /// The value of a key in lines of `key value`.
 pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
-    pairs(text).find_map(|(k, value)| (k == key).then_some(value))
+    let mut pairs = pairs(text).filter(|(k, _)| *k == key);
+    pairs.find_map(|(_, value)| value.number())
 }
 
-pub(crate) fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
-    text.lines().filter_map(|line| {
-        let (key, value) = line.split_once(' ')?;
-        Some((key, value.trim().parse().ok()?))
-    })
+/// Keys and values. Most are not wanted, so who wants one makes a number of it.
+pub(crate) fn pairs(text: &str) -> impl Iterator<Item = (&str, Value<'_>)> {
+    let lines = text.split('\n');
+    lines.filter_map(|line| line.split_once(' ').map(|(key, value)| (key, Value(value))))
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Value<'a>(&'a str);
+
+impl Value<'_> {
+    fn number(self) -> Option<u64> {
+        self.0.trim().parse().ok()
+    }
+
+    /// Of a limit: whether it is one. What cannot be read may be.
+    pub fn limits(self) -> bool {
+        self.number().is_none_or(|number| limit(number).is_some())
+    }
+
+    /// What is no number is as if it were not there.
+    pub fn into(self, place: &mut u64) {
+        if let Some(number) = self.number() {
+            *place = number;
+        }
+    }
 }
 
 /// `major:minor`.
@@ -48,14 +82,17 @@ fn count_lines(text: &str) -> u64 {
 }
 
 /// From the files of processes, of threads, and of the most threads there may be.
-pub(crate) fn tasks(files: &mut Lookup<'_>, names: [&str; 3], depth: Depth) -> Option<Tasks> {
+pub(crate) fn tasks(
+    files: &mut dyn Files,
+    names: [&'static str; 3],
+    depth: Depth,
+) -> Option<Tasks> {
     let [processes, threads, max] = names;
-    let processes = count_lines(&files(processes)?);
-    let mut one = |name: &str| match depth {
-        Depth::Full => files(name).and_then(|text| number(&text)),
-        _ => None,
+    let processes = count_lines(files.text(processes)?);
+    let (threads, max) = match depth {
+        Depth::Full => (files.number(threads), files.setting(max)),
+        _ => (None, None),
     };
-    let (threads, max) = (one(threads), one(max));
     Some(Tasks {
         processes,
         threads: threads.unwrap_or(processes),
@@ -102,11 +139,17 @@ fn psi_line(text: &str) -> PsiLine {
 #[cfg(test)]
 pub(crate) mod testing {
     /// A directory of recorded texts.
-    pub fn files<'a>(texts: &'a [(&str, &str)]) -> impl FnMut(&str) -> Option<String> + 'a {
-        |name| {
-            let found = texts.iter().find(|(n, _)| *n == name);
-            found.map(|(_, text)| (*text).to_owned())
+    struct Recorded<'a>(&'a [(&'a str, &'a str)]);
+
+    impl super::Files for Recorded<'_> {
+        fn text(&mut self, name: &str) -> Option<&str> {
+            let found = self.0.iter().find(|(n, _)| *n == name);
+            found.map(|(_, text)| *text)
         }
+    }
+
+    pub fn files<'a>(texts: &'a [(&'a str, &'a str)]) -> impl super::Files + 'a {
+        Recorded(texts)
     }
 }
 

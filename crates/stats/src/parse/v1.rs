@@ -1,18 +1,18 @@
 //! A cgroup of version 1: a directory in the hierarchy of each controller. Files are asked for as `controller/file`.
 
-use super::{Lookup, device, keyed, limit, number, pairs, tasks};
+use super::{Files, device, keyed, limit, pairs, tasks};
 use crate::reading::{Cgroup, Cpu, Depth, DeviceIo, Memory, MemoryParts, Throttling};
 
 /// The controllers that are looked at.
 pub const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "blkio"];
 
 /// Processes, threads, and the most threads there may be.
-pub(crate) const TASKS: [&str; 3] = ["cpu/cgroup.procs", "pids/pids.current", "pids/pids.max"];
+pub(crate) const TASKS: [&str; 3] = ["memory/cgroup.procs", "pids/pids.current", "pids/pids.max"];
 
 /// `USER_HZ` is 100 wherever Linux runs.
 const NANOS_PER_TICK: u64 = 10_000_000;
 
-pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
+pub fn read(files: &mut dyn Files, depth: Depth) -> Cgroup {
     let full = depth == Depth::Full;
     let mut found = Cgroup {
         cpu: cpu(files, full),
@@ -26,28 +26,29 @@ pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
     found
 }
 
-fn cpu(files: &mut Lookup<'_>, full: bool) -> Option<Cpu> {
+fn cpu(files: &mut dyn Files, full: bool) -> Option<Cpu> {
     let mut cpu = Cpu {
-        usage: number(&files("cpuacct/cpuacct.usage")?)?,
+        usage: files.number("cpuacct/cpuacct.usage")?,
         ..Cpu::default()
     };
     if !full {
         return Some(cpu);
     }
-    let ticks = files("cpuacct/cpuacct.stat").unwrap_or_default();
-    cpu.user = nanos(&ticks, "user");
-    cpu.system = nanos(&ticks, "system");
-    let one = |files: &mut Lookup<'_>, name: &str| files(name).and_then(|text| number(&text));
-    cpu.shares = one(files, "cpu/cpu.shares").unwrap_or_default();
-    cpu.period = one(files, "cpu/cpu.cfs_period_us").unwrap_or_default();
+    let ticks = files.text("cpuacct/cpuacct.stat").unwrap_or_default();
+    cpu.user = nanos(ticks, "user");
+    cpu.system = nanos(ticks, "system");
+    cpu.shares = files.setting("cpu/cpu.shares").unwrap_or_default();
+    cpu.period = files.setting("cpu/cpu.cfs_period_us").unwrap_or_default();
     // -1 is no quota, and no number here.
-    cpu.quota = one(files, "cpu/cpu.cfs_quota_us");
-    let stat = files("cpu/cpu.stat").unwrap_or_default();
-    cpu.throttling = keyed(&stat, "nr_periods").map(|periods| Throttling {
-        periods,
-        throttled_periods: keyed(&stat, "nr_throttled").unwrap_or_default(),
-        throttled_time: keyed(&stat, "throttled_time").unwrap_or_default(),
-    });
+    cpu.quota = files.setting("cpu/cpu.cfs_quota_us");
+    if cpu.quota.is_some() {
+        let stat = files.text("cpu/cpu.stat").unwrap_or_default();
+        cpu.throttling = keyed(stat, "nr_periods").map(|periods| Throttling {
+            periods,
+            throttled_periods: keyed(stat, "nr_throttled").unwrap_or_default(),
+            throttled_time: keyed(stat, "throttled_time").unwrap_or_default(),
+        });
+    }
     Some(cpu)
 }
 
@@ -56,27 +57,44 @@ fn nanos(ticks: &str, key: &str) -> u64 {
     ticks.saturating_mul(NANOS_PER_TICK)
 }
 
-fn memory(files: &mut Lookup<'_>, full: bool) -> Option<Memory> {
-    let usage = number(&files("memory/memory.usage_in_bytes")?)?;
-    let stat = files("memory/memory.stat").unwrap_or_default();
-    let mut memory = from_stat(&stat, usage);
-    let one = |files: &mut Lookup<'_>, name: &str| files(name).and_then(|text| number(&text));
-    memory.limits.memory = one(files, "memory/memory.limit_in_bytes").and_then(limit);
-    memory.limits.swap = one(files, "memory/memory.memsw.limit_in_bytes").and_then(limit);
+fn memory(files: &mut dyn Files, full: bool) -> Option<Memory> {
+    let usage = files.number("memory/memory.usage_in_bytes")?;
+    let stat = files.text("memory/memory.stat").unwrap_or_default();
+    let (mut memory, holding) = from_stat(stat, usage);
+    let mut own = |name: &'static str, holds: bool| match holds {
+        true => files.setting(name).and_then(limit),
+        false => None,
+    };
+    memory.limits.memory = own("memory/memory.limit_in_bytes", holding.memory);
+    memory.limits.swap = own("memory/memory.memsw.limit_in_bytes", holding.swap);
     if full {
-        let reservation = one(files, "memory/memory.soft_limit_in_bytes");
+        let reservation = files.setting("memory/memory.soft_limit_in_bytes");
         memory.limits.reservation = reservation.and_then(limit).unwrap_or_default();
-        memory.peak = one(files, "memory/memory.max_usage_in_bytes").unwrap_or_default();
-        memory.failures = one(files, "memory/memory.failcnt").unwrap_or_default();
-        memory.parts.kernel = one(files, "memory/memory.kmem.usage_in_bytes").unwrap_or_default();
-        let oom = files("memory/memory.oom_control").unwrap_or_default();
-        memory.oom_kills = keyed(&oom, "oom_kill").unwrap_or_default();
+        memory.peak = files
+            .number("memory/memory.max_usage_in_bytes")
+            .unwrap_or_default();
+        memory.failures = files.number("memory/memory.failcnt").unwrap_or_default();
+        memory.parts.kernel = files
+            .number("memory/memory.kmem.usage_in_bytes")
+            .unwrap_or_default();
+        let oom = files.text("memory/memory.oom_control").unwrap_or_default();
+        memory.oom_kills = keyed(oom, "oom_kill").unwrap_or_default();
     }
     Some(memory)
 }
 
+/// Whether there may be a limit here, or on any cgroup above; one without need not be asked for its own.
+struct Holding {
+    memory: bool,
+    swap: bool,
+}
+
 /// The totals are of the cgroup and all below it.
-fn from_stat(stat: &str, usage: u64) -> Memory {
+fn from_stat(stat: &str, usage: u64) -> (Memory, Holding) {
+    let mut holding = Holding {
+        memory: true,
+        swap: true,
+    };
     let mut parts = MemoryParts::default();
     let mut memory = Memory {
         usage,
@@ -84,26 +102,30 @@ fn from_stat(stat: &str, usage: u64) -> Memory {
     };
     for (key, value) in pairs(stat) {
         match key {
-            "total_rss" => memory.rss = value,
-            "total_swap" => memory.swap = value,
-            "total_cache" => parts.cache = value,
-            "total_mapped_file" => parts.mapped_file = value,
-            "total_active_file" => parts.active_file = value,
-            "total_inactive_file" => parts.inactive_file = value,
-            "pgfault" => memory.page_faults = value,
-            "pgmajfault" => memory.major_page_faults = value,
+            "total_rss" => value.into(&mut memory.rss),
+            "total_swap" => value.into(&mut memory.swap),
+            "total_cache" => value.into(&mut parts.cache),
+            "total_mapped_file" => value.into(&mut parts.mapped_file),
+            "total_active_file" => value.into(&mut parts.active_file),
+            "total_inactive_file" => value.into(&mut parts.inactive_file),
+            "pgfault" => value.into(&mut memory.page_faults),
+            "pgmajfault" => value.into(&mut memory.major_page_faults),
+            "hierarchical_memory_limit" => holding.memory = value.limits(),
+            "hierarchical_memsw_limit" => holding.swap = value.limits(),
             _ => {}
         }
     }
     memory.working_set = usage.saturating_sub(parts.inactive_file);
     memory.parts = parts;
-    memory
+    (memory, holding)
 }
 
-fn io(files: &mut Lookup<'_>) -> Vec<DeviceIo> {
+fn io(files: &mut dyn Files) -> Vec<DeviceIo> {
     let mut found: Vec<DeviceIo> = Vec::new();
-    let bytes = files("blkio/blkio.throttle.io_service_bytes_recursive").unwrap_or_default();
-    for ((major, minor), operation, value) in per_device(&bytes) {
+    let bytes = files
+        .text("blkio/blkio.throttle.io_service_bytes_recursive")
+        .unwrap_or_default();
+    for ((major, minor), operation, value) in per_device(bytes) {
         let io = entry(&mut found, major, minor);
         match operation {
             "Read" => io.read_bytes = value,
@@ -111,8 +133,14 @@ fn io(files: &mut Lookup<'_>) -> Vec<DeviceIo> {
             _ => {}
         }
     }
-    let operations = files("blkio/blkio.throttle.io_serviced_recursive").unwrap_or_default();
-    for ((major, minor), operation, value) in per_device(&operations) {
+    if found.is_empty() {
+        // Both files have a line for each device that was ever used.
+        return found;
+    }
+    let operations = files
+        .text("blkio/blkio.throttle.io_serviced_recursive")
+        .unwrap_or_default();
+    for ((major, minor), operation, value) in per_device(operations) {
         let io = entry(&mut found, major, minor);
         match operation {
             "Read" => io.reads = value,
@@ -163,7 +191,7 @@ mod tests {
             "cpu/cpu.stat",
             "nr_periods 8\nnr_throttled 2\nthrottled_time 123456\n",
         ),
-        ("cpu/cgroup.procs", "7\n"),
+        ("memory/cgroup.procs", "7\n"),
         ("memory/memory.usage_in_bytes", "8388608\n"),
         (
             "memory/memory.stat",

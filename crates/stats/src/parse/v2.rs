@@ -1,15 +1,13 @@
 //! A cgroup of version 2: one directory, every controller's files in it.
 
-use std::collections::BTreeMap;
-
-use super::{Lookup, device, keyed, limit, number, pairs, pressure, tasks};
+use super::{Files, device, keyed, limit, pairs, pressure, tasks};
 use crate::reading::{Cgroup, Cpu, Depth, DeviceIo, Memory, MemoryParts, Pressure, Throttling};
 
 const MICRO: u64 = 1000;
 /// Processes, threads, and the most threads there may be.
 pub(crate) const TASKS: [&str; 3] = ["cgroup.procs", "pids.current", "pids.max"];
 
-pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
+pub fn read(files: &mut dyn Files, depth: Depth) -> Cgroup {
     let full = depth == Depth::Full;
     let mut found = Cgroup {
         cpu: cpu(files, full),
@@ -18,46 +16,43 @@ pub fn read(files: &mut Lookup<'_>, depth: Depth) -> Cgroup {
     };
     if full {
         found.tasks = tasks(files, TASKS, depth);
-        found.io = files("io.stat").map(|text| io(&text)).unwrap_or_default();
+        found.io = files.text("io.stat").map(io).unwrap_or_default();
     }
     if depth >= Depth::Summary {
         found.pressure = Pressure {
-            cpu: files("cpu.pressure").and_then(|text| pressure(&text)),
-            memory: files("memory.pressure").and_then(|text| pressure(&text)),
-            io: files("io.pressure").and_then(|text| pressure(&text)),
+            cpu: files.text("cpu.pressure").and_then(pressure),
+            memory: files.text("memory.pressure").and_then(pressure),
+            io: files.text("io.pressure").and_then(pressure),
         };
     }
     found
 }
 
-fn cpu(files: &mut Lookup<'_>, full: bool) -> Option<Cpu> {
-    let stat: BTreeMap<String, u64> = owned(&files("cpu.stat")?);
-    let micro = |key: &str| {
-        let micro = stat.get(key).copied().unwrap_or_default();
-        micro.saturating_mul(MICRO)
-    };
+fn cpu(files: &mut dyn Files, full: bool) -> Option<Cpu> {
+    let stat = files.text("cpu.stat")?;
+    let micro = |key: &str| Some(keyed(stat, key)?.saturating_mul(MICRO));
     let mut cpu = Cpu {
-        usage: stat.get("usage_usec")?.saturating_mul(MICRO),
-        user: micro("user_usec"),
-        system: micro("system_usec"),
+        usage: micro("usage_usec")?,
+        user: micro("user_usec").unwrap_or_default(),
+        system: micro("system_usec").unwrap_or_default(),
         ..Cpu::default()
     };
     if !full {
         return Some(cpu);
     }
-    let weight = files("cpu.weight").and_then(|text| number(&text));
+    cpu.throttling = keyed(stat, "nr_periods").map(|periods| Throttling {
+        periods,
+        throttled_periods: keyed(stat, "nr_throttled").unwrap_or_default(),
+        throttled_time: micro("throttled_usec").unwrap_or_default(),
+    });
+    let weight = files.setting("cpu.weight");
     cpu.shares = weight.map_or(0, shares);
-    if let Some(max) = files("cpu.max")
+    if let Some(max) = files.text("cpu.max")
         && let Some((quota, period)) = max.trim().split_once(' ')
     {
         cpu.quota = quota.parse().ok();
         cpu.period = period.parse().unwrap_or_default();
     }
-    cpu.throttling = stat.get("nr_periods").map(|periods| Throttling {
-        periods: *periods,
-        throttled_periods: stat.get("nr_throttled").copied().unwrap_or_default(),
-        throttled_time: micro("throttled_usec"),
-    });
     Some(cpu)
 }
 
@@ -66,20 +61,19 @@ fn shares(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
 }
 
-fn memory(files: &mut Lookup<'_>, full: bool) -> Option<Memory> {
-    let usage = number(&files("memory.current")?)?;
-    let stat = files("memory.stat").unwrap_or_default();
-    let mut memory = from_stat(&stat, usage);
-    let one = |files: &mut Lookup<'_>, name: &str| files(name).and_then(|text| number(&text));
-    memory.swap = one(files, "memory.swap.current").unwrap_or_default();
-    memory.limits.memory = one(files, "memory.max").and_then(limit);
-    memory.limits.swap = one(files, "memory.swap.max").and_then(limit);
+fn memory(files: &mut dyn Files, full: bool) -> Option<Memory> {
+    let usage = files.number("memory.current")?;
+    let stat = files.text("memory.stat").unwrap_or_default();
+    let mut memory = from_stat(stat, usage);
+    memory.swap = files.number("memory.swap.current").unwrap_or_default();
+    memory.limits.memory = files.setting("memory.max").and_then(limit);
+    memory.limits.swap = files.setting("memory.swap.max").and_then(limit);
     if full {
-        memory.limits.reservation = one(files, "memory.min").unwrap_or_default();
-        memory.peak = one(files, "memory.peak").unwrap_or_default();
-        let events = files("memory.events").unwrap_or_default();
-        memory.failures = keyed(&events, "max").unwrap_or_default();
-        memory.oom_kills = keyed(&events, "oom_kill").unwrap_or_default();
+        memory.limits.reservation = files.setting("memory.min").unwrap_or_default();
+        memory.peak = files.number("memory.peak").unwrap_or_default();
+        let events = files.text("memory.events").unwrap_or_default();
+        memory.failures = keyed(events, "max").unwrap_or_default();
+        memory.oom_kills = keyed(events, "oom_kill").unwrap_or_default();
     }
     Some(memory)
 }
@@ -93,14 +87,14 @@ pub(crate) fn from_stat(stat: &str, usage: u64) -> Memory {
     };
     for (key, value) in pairs(stat) {
         match key {
-            "anon" => memory.rss = value,
-            "file" => parts.cache = value,
-            "file_mapped" => parts.mapped_file = value,
-            "active_file" => parts.active_file = value,
-            "inactive_file" => parts.inactive_file = value,
-            "kernel" => parts.kernel = value,
-            "pgfault" => memory.page_faults = value,
-            "pgmajfault" => memory.major_page_faults = value,
+            "anon" => value.into(&mut memory.rss),
+            "file" => value.into(&mut parts.cache),
+            "file_mapped" => value.into(&mut parts.mapped_file),
+            "active_file" => value.into(&mut parts.active_file),
+            "inactive_file" => value.into(&mut parts.inactive_file),
+            "kernel" => value.into(&mut parts.kernel),
+            "pgfault" => value.into(&mut memory.page_faults),
+            "pgmajfault" => value.into(&mut memory.major_page_faults),
             _ => {}
         }
     }
@@ -132,11 +126,6 @@ pub(crate) fn io(text: &str) -> Vec<DeviceIo> {
         Some(io)
     };
     text.lines().filter_map(line).collect()
-}
-
-fn owned(text: &str) -> BTreeMap<String, u64> {
-    let pairs = pairs(text);
-    pairs.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 #[cfg(test)]
