@@ -247,6 +247,7 @@ fn counted() -> Metrics {
     let door = &metrics.workers.door;
     door.rejections.add(&["OutOfcpu"], 1);
     door.preemptions.add(&["cpu"], 1);
+    door.evictions.add(&["emptydirfs.limit"], 1);
     let cgroups = &metrics.cgroups;
     cgroups.duration.observe_duration(&["create"], second);
     let mounted = ["false", "volume_mount", "success", "kubernetes.io/nfs"];
