@@ -48,7 +48,7 @@ impl SyncLoop {
             KillRequest {
                 grace: Some(EVICTION_GRACE),
                 evicted: true,
-                status: Some(Arc::new(local_storage::evicted(&pod, message))),
+                status: Some(Arc::new(local_storage::evicted(message))),
                 ..KillRequest::default()
             },
         );

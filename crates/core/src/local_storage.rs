@@ -6,7 +6,6 @@ use krablet_pod::resources::{self, Amounts};
 use krablet_pod::storage::LocalUsage;
 use krablet_pod::{Quantity, marks};
 
-use crate::status::terminated_by_kubelet;
 use crate::worker::StatusOverride;
 
 /// Reason of the event and of the status of an evicted pod.
@@ -82,8 +81,15 @@ impl StorageLimits {
                 ),
             });
         }
+        let kept = |name: &String| {
+            let kept = usage.containers.get(name)?;
+            Some(match usage.one_disk {
+                true => kept.sum(),
+                false => kept.logs,
+            })
+        };
         let mut containers = self.containers.iter();
-        let (name, limit) = containers.find(|(n, l)| over(usage.containers.get(n), *l))?;
+        let (name, limit) = containers.find(|(n, l)| over(kept(n).as_ref(), *l))?;
         Some(Exceeded {
             signal: "ephemeralcontainerfs.limit",
             message: format!(
@@ -94,18 +100,20 @@ impl StorageLimits {
 
     fn total(&self, usage: &LocalUsage) -> u64 {
         let local = self.local.iter().filter_map(|name| usage.volumes.get(name));
-        let all = usage.containers.values().chain(local);
-        all.fold(usage.other, |sum, bytes| sum.saturating_add(*bytes))
+        let containers = usage.containers.values().map(|c| c.sum());
+        let all = containers.chain(local.copied());
+        all.fold(usage.other, u64::saturating_add)
     }
 }
 
-/// What the final status of a pod says that was evicted for what it keeps.
-pub fn evicted(pod: &Pod, message: &str) -> StatusOverride {
+/// What the final status of a pod says that was evicted for what it keeps. It has no condition of a disruption: whoever counts
+/// failures is to count this one, for it is the pod's own.
+pub fn evicted(message: &str) -> StatusOverride {
     StatusOverride {
         phase: "Failed",
         reason: EVICTED.into(),
         message: message.into(),
-        condition: Some(terminated_by_kubelet(pod, message)),
+        condition: None,
     }
 }
 
@@ -160,6 +168,7 @@ fn container_limits(spec: &PodSpec) -> Vec<(String, Quantity)> {
 
 #[cfg(test)]
 mod tests {
+    use krablet_pod::storage::ContainerUsage;
     use serde_json::{Value, json};
 
     use super::*;
@@ -179,11 +188,19 @@ mod tests {
     }
 
     fn usage(volumes: &[(&str, u64)], containers: &[(&str, u64)], other: u64) -> LocalUsage {
-        let named = |all: &[(&str, u64)]| all.iter().map(|(n, b)| ((*n).to_owned(), *b)).collect();
+        // A byte of it is in the log.
+        let container = |bytes: u64| ContainerUsage {
+            logs: 1,
+            written: bytes.saturating_sub(1),
+        };
+        let containers = containers.iter();
         LocalUsage {
-            volumes: named(volumes),
-            containers: named(containers),
+            volumes: volumes.iter().map(|(n, b)| ((*n).to_owned(), *b)).collect(),
+            containers: containers
+                .map(|(n, b)| ((*n).to_owned(), container(*b)))
+                .collect(),
             other,
+            one_disk: true,
         }
     }
 
@@ -313,6 +330,22 @@ mod tests {
     }
 
     #[test]
+    fn a_container_that_writes_to_another_disk() {
+        let spec =
+            json!({"containers": [container("a", Some("1Mi")), container("b", Some("8Mi"))]});
+        let limits = StorageLimits::of(&pod(spec)).unwrap();
+        let mut kept = usage(&[], &[("a", 2 << 20)], 0);
+        assert!(limits.exceeded(&kept).is_some());
+        kept.one_disk = false;
+        assert_eq!(limits.exceeded(&kept), None);
+        // All together it is the pod's, wherever it is.
+        kept = usage(&[], &[("a", 10 << 20)], 0);
+        kept.one_disk = false;
+        let found = limits.exceeded(&kept).map(|e| e.signal);
+        assert_eq!(found, Some("ephemeralpodfs.limit"));
+    }
+
+    #[test]
     fn overhead_adds_to_a_limit_and_makes_none() {
         let spec = |limit| json!({"containers": [container("c", limit)], "overhead": {"ephemeral-storage": "1Mi"}});
         let limits = StorageLimits::of(&pod(spec(Some("1Mi")))).unwrap();
@@ -322,18 +355,10 @@ mod tests {
 
     #[test]
     fn what_is_told_of_an_evicted_pod() {
-        let told = evicted(&pod(json!({"containers": []})), "too much. ");
+        let told = evicted("too much. ");
         assert_eq!(
-            (told.phase, &*told.reason, &*told.message),
-            ("Failed", "Evicted", "too much. ")
+            (told.phase, &*told.reason, &*told.message, told.condition),
+            ("Failed", "Evicted", "too much. ", None)
         );
-        let condition = told.condition.unwrap_or_default();
-        assert_eq!(
-            (&*condition.type_, &*condition.status),
-            ("DisruptionTarget", "True")
-        );
-        assert_eq!(condition.reason.as_deref(), Some("TerminationByKubelet"));
-        assert_eq!(condition.message.as_deref(), Some("too much. "));
-        assert_eq!(condition.observed_generation, Some(3));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use krablet_pod::observed::{ObservedContainer, ObservedPod};
-use krablet_pod::storage::LocalUsage;
+use krablet_pod::storage::{ContainerUsage, LocalUsage};
 use krablet_pod::{PodUid, paths};
 
 use crate::collect::newest_running;
@@ -39,7 +39,7 @@ impl Stats {
     }
 }
 
-pub(crate) fn read(
+fn read(
     config: &StatsConfig,
     pods: &dyn Pods,
     observed: &[Arc<ObservedPod>],
@@ -47,25 +47,28 @@ pub(crate) fn read(
     told: &Told,
 ) -> BTreeMap<PodUid, LocalUsage> {
     let mut volumes = storage::volumes(pods, observed, measure);
-    let same_disk = writes_to_disk_of(config.root.path(), told);
+    let one_disk = writes_to_disk_of(config.root.path(), told);
     let of = |pod: &Arc<ObservedPod>| {
         let uid = pod.pod.uid.clone();
         let logs = paths::pod_log_dir(&config.pod_logs, &pod.pod);
         let container = |container: &ObservedContainer| {
             let log = files::files_in(&logs.join(&*container.name));
-            let written = told.containers.get(container.id.as_str());
-            let written = written.and_then(|c| c.written).filter(|_| same_disk);
-            let bytes = [log, written]
-                .into_iter()
-                .flatten()
-                .map(|usage| usage.bytes);
-            (container.name.to_string(), bytes.sum())
+            let figures = told.containers.get(container.id.as_str());
+            let written = figures.and_then(|c| c.written);
+            let usage = ContainerUsage {
+                logs: log.map_or(0, |usage| usage.bytes),
+                written: written.map_or(0, |usage| usage.bytes),
+            };
+            (container.name.to_string(), usage)
         };
         let volumes = volumes.remove(&uid).unwrap_or_default().into_iter();
+        let mut other = files::file(&config.root.etc_hosts(&uid)).unwrap_or_default();
+        other.add(files::files_in(&logs).unwrap_or_default());
         let usage = LocalUsage {
             volumes: volumes.map(|v| (v.name, v.usage.bytes)).collect(),
             containers: newest_running(pod).into_iter().map(container).collect(),
-            other: files::file(&config.root.etc_hosts(&uid)).map_or(0, |usage| usage.bytes),
+            other: other.bytes,
+            one_disk,
         };
         (uid, usage)
     };

@@ -19,7 +19,6 @@ async fn evicted(node: &Member, name: &str, message: &str) {
     let found = status::status(&ended).unwrap();
     assert_eq!(found.reason.as_deref(), Some("Evicted"), "{found:?}");
     assert_eq!(found.message.as_deref(), Some(message));
-    assert!(status::condition(&ended, "DisruptionTarget"), "{found:?}");
     node.event(name, "Evicted", message.trim_end()).await;
     assert!(
         node.containers(&status::uid(&ended))
