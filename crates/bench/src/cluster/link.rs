@@ -8,8 +8,9 @@ use anyhow::{Context, Result, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::net::TcpStream;
 
-/// The node's end of the link, and the host's.
-const NODE: Ipv4Addr = Ipv4Addr::new(10, 231, 255, 1);
+/// The node's end of the link: agents listen there and nowhere else.
+pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 231, 255, 1);
+/// The host's end.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 231, 255, 2);
 pub const SPEED: &str = "1gbit";
 
@@ -54,11 +55,6 @@ impl Link {
         let (done, stream) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || done.send(connect()));
         Ok(TcpStream::from_std(stream.await??)?)
-    }
-
-    /// Where the node's own ports are, as the host sees them.
-    pub fn node(&self, port: u16) -> SocketAddr {
-        (NODE, port).into()
     }
 }
 

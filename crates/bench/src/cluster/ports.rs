@@ -81,13 +81,12 @@ pub fn rows(ours: &Transfers, theirs: &Transfers) -> Vec<Row> {
 }
 
 /// The first pod is a giver.
-pub async fn transfers(bed: &Bed, port: u16) -> Result<Transfers> {
+pub async fn transfers(bed: &Bed, link: &Link, port: u16) -> Result<Transfers> {
     let runtime = bed.runtime()?;
     let name = pods::name(0);
     let (sandbox, address) = sandbox(&runtime, &name).await?;
     let pod = SocketAddr::from((address, PORT));
     open(pod).await?;
-    let link = Link::up()?;
     let path = &format!("/portForward/default/{name}");
     let by_tls = |stream| Spdy::by_tls(stream, path, PROTOCOL);
     let mut times = Transfers::default();
@@ -106,7 +105,7 @@ pub async fn transfers(bed: &Bed, port: u16) -> Result<Transfers> {
         times.runtime_alone.add_time(begun.elapsed());
 
         let begun = Instant::now();
-        forward(by_tls(spdy::plain("127.0.0.1", port).await?).await?).await?;
+        forward(by_tls(spdy::plain(&link::NODE.to_string(), port).await?).await?).await?;
         times.forwarded.add_time(begun.elapsed());
 
         let begun = Instant::now();
@@ -114,7 +113,8 @@ pub async fn transfers(bed: &Bed, port: u16) -> Result<Transfers> {
         times.direct_by_link.add_time(begun.elapsed());
 
         let begun = Instant::now();
-        forward(by_tls(link.connect(link.node(port)).await?).await?).await?;
+        let door = SocketAddr::from((link::NODE, port));
+        forward(by_tls(link.connect(door).await?).await?).await?;
         times.forwarded_by_link.add_time(begun.elapsed());
     }
     Ok(times)

@@ -16,6 +16,7 @@ use tokio::time::{Instant, interval};
 use super::agent::{Agent, Kind};
 use super::course::{appear, disappear};
 use super::ground::{self, Ground};
+use super::link::{self, Link};
 use super::ports::{self, Transfers};
 use super::sight::PodSight;
 use super::streams;
@@ -47,8 +48,9 @@ const LINES: usize = 100_000;
 
 pub async fn measure(options: &Options) -> Result<Vec<Row>> {
     let ground = Ground::up().await?;
-    let krablet = of_agent(&ground, options, Kind::Krablet).await?;
-    let kubelet = of_agent(&ground, options, Kind::Kubelet).await?;
+    let link = Link::up()?;
+    let krablet = of_agent(&ground, &link, options, Kind::Krablet).await?;
+    let kubelet = of_agent(&ground, &link, options, Kind::Kubelet).await?;
     ground.down().await?;
     let mut rows = Vec::new();
     for (path, ours, theirs) in [
@@ -146,9 +148,10 @@ struct Door<'a> {
     port: u16,
 }
 
-async fn of_agent(ground: &Ground, options: &Options, kind: Kind) -> Result<Results> {
+async fn of_agent(ground: &Ground, link: &Link, options: &Options, kind: Kind) -> Result<Results> {
     let port = free_port()?;
-    let mut agent = Agent::prepare_with(ground, kind, options.pods, json!({"port": port}))?;
+    let place = json!({"address": link::NODE, "port": port});
+    let mut agent = Agent::prepare_with(ground, kind, options.pods, place)?;
     agent.start(ground).await?;
     let mut sight = PodSight::begin(&ground.kube, &ground.bed, kind.name()).await?;
     appear(ground, kind.name(), &mut sight, options.pods, ground::quiet).await?;
@@ -163,7 +166,7 @@ async fn of_agent(ground: &Ground, options: &Options, kind: Kind) -> Result<Resu
     let mut results = asked.with_context(|| agent.log_tail())?;
     disappear(ground, &mut sight, options.pods).await?;
     let more = async {
-        results.transfers = transfers(ground, kind, port).await?;
+        results.transfers = transfers(ground, link, kind, port).await?;
         if kind == Kind::Krablet {
             results.own.extend(followers(ground, &agent, port).await?);
         }
@@ -177,8 +180,8 @@ async fn of_agent(ground: &Ground, options: &Options, kind: Kind) -> Result<Resu
 /// Whoever asks needs to show nothing, and believes whoever answers.
 fn api(dir: &Path, port: u16) -> Result<Arc<dyn Api>> {
     let file = dir.join("door.kubeconfig");
-    let cluster =
-        json!({"server": format!("https://127.0.0.1:{port}"), "insecure-skip-tls-verify": true});
+    let server = format!("https://{}:{port}", link::NODE);
+    let cluster = json!({"server": server, "insecure-skip-tls-verify": true});
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -269,11 +272,11 @@ impl Door<'_> {
 }
 
 /// A pod with much to give, and its port.
-async fn transfers(ground: &Ground, kind: Kind, port: u16) -> Result<Transfers> {
+async fn transfers(ground: &Ground, link: &Link, kind: Kind, port: u16) -> Result<Transfers> {
     let node = kind.name();
     let mut sight = PodSight::begin(&ground.kube, &ground.bed, node).await?;
     appear(ground, node, &mut sight, 1, ports::giver).await?;
-    let times = ports::transfers(&ground.bed, port).await?;
+    let times = ports::transfers(&ground.bed, link, port).await?;
     disappear(ground, &mut sight, 1).await?;
     Ok(times)
 }

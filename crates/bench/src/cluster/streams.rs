@@ -6,6 +6,7 @@ use krablet_testbed::Bed;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::link;
 use super::sight::PATIENCE;
 use super::spdy::{self, Spdy};
 use crate::options::SERVER;
@@ -52,7 +53,7 @@ async fn container(runtime: &RuntimeClient, pod: &str) -> Result<String> {
 /// From a new connection to the exit code.
 async fn exec(port: u16, pod: &str) -> Result<()> {
     let path = format!("/exec/default/{pod}/main?command=/bin/true&output=1");
-    let stream = spdy::plain("127.0.0.1", port).await?;
+    let stream = spdy::plain(&link::NODE.to_string(), port).await?;
     let mut spdy = Spdy::by_tls(stream, &path, "v4.channel.k8s.io").await?;
     spdy.open(&[("streamtype", "error")]).await?;
     spdy.open(&[("streamtype", "stdout")]).await?;
