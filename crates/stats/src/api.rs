@@ -22,12 +22,6 @@ impl Time {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
-    pub node: NodeStats,
-    pub pods: Vec<PodStats>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStats {
     pub node_name: String,

@@ -54,6 +54,10 @@ use settings::Settings;
 /// How long one reading serves all who ask.
 const FRESH: Duration = Duration::from_secs(2);
 
+/// More bytes than the summary has of most pods: what is not written to takes no memory, while a text that outgrows its
+/// place is there twice.
+const PAGE_OF_A_POD: usize = 8 << 10;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StatsError {
     #[error("reading statistics was cut off: {0}")]
@@ -202,7 +206,9 @@ impl Stats {
     /// The JSON of `/stats/summary`.
     pub async fn summary(&self, depth: Depth) -> Result<Vec<u8>, StatsError> {
         let snapshot = self.snapshot(depth).await?;
-        Ok(serde_json::to_vec(&summary(&snapshot, depth))?)
+        let mut text = Vec::with_capacity(PAGE_OF_A_POD * (snapshot.pods.len() + 1));
+        serde_json::to_writer(&mut text, &summary(&snapshot, depth))?;
+        Ok(text)
     }
 
     /// The text of `/metrics/resource`.

@@ -1,9 +1,12 @@
 //! From what was read to the summary. Pure.
 
+use serde::ser::SerializeStruct as _;
+use serde::{Serialize, Serializer};
+
 use crate::api::{
     ContainerStats, CpuStats, FsStats, InterfaceStats, IoStats, MemoryStats, NetworkStats,
     NodeStats, PodReference, PodStats, ProcessStats, PsiData, PsiStats, PvcReference, RlimitStats,
-    RuntimeStats, Summary, SwapStats, Time, VolumeStats,
+    RuntimeStats, SwapStats, Time, VolumeStats,
 };
 use crate::reading::{
     Cgroup, Container, Depth, FileSystem, Interface, Pod, Psi, PsiLine, Snapshot, Usage, Volume,
@@ -12,22 +15,39 @@ use crate::reading::{
 /// The interface that leads out of a pod or a node, wherever there is one of this name.
 const DEFAULT_INTERFACE: &str = "eth0";
 
-pub fn summary(snapshot: &Snapshot, depth: Depth) -> Summary {
-    let time = Time::of(snapshot.at);
-    let scene = Scene {
+/// The summary of a reading, made as it is written: of one pod after the other, so that a node with many needs no more
+/// memory for it than the text itself.
+pub fn summary(snapshot: &Snapshot, depth: Depth) -> Summary<'_> {
+    Summary(Scene {
         snapshot,
-        time: &time,
+        time: Time::of(snapshot.at),
         full: depth >= Depth::Summary,
-    };
-    Summary {
-        node: scene.node(),
-        pods: snapshot.pods.iter().filter_map(|p| scene.pod(p)).collect(),
+    })
+}
+
+pub struct Summary<'a>(Scene<'a>);
+
+impl Serialize for Summary<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut whole = serializer.serialize_struct("Summary", 2)?;
+        whole.serialize_field("node", &self.0.node())?;
+        whole.serialize_field("pods", &Pods(&self.0))?;
+        whole.end()
+    }
+}
+
+struct Pods<'a>(&'a Scene<'a>);
+
+impl Serialize for Pods<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let pods = self.0.snapshot.pods.iter();
+        serializer.collect_seq(pods.filter_map(|pod| self.0.pod(pod)))
     }
 }
 
 struct Scene<'a> {
     snapshot: &'a Snapshot,
-    time: &'a Time,
+    time: Time,
     full: bool,
 }
 
