@@ -83,7 +83,7 @@ impl Cluster {
         clock: &Arc<dyn WallClock>,
         seed: u64,
         classes: ClassTeller,
-        crowded: watch::Receiver<bool>,
+        crowds: watch::Receiver<usize>,
     ) -> (ClusterTasks, SenderHandle) {
         let wall = clock.clone();
         let (sender, sender_handle) = krablet_status::sender::build(
@@ -114,7 +114,7 @@ impl Cluster {
                 resource_version: Arc::new(move |uid| {
                     desired.get(uid)?.metadata.resource_version.clone()
                 }),
-                crowded,
+                crowds,
             },
         );
         let shelf = self.keepsakes.open;

@@ -181,7 +181,7 @@ impl Agent {
             recursive_read_only: config.runtime.node.recursive_read_only,
         };
         let runtime = wiring::runtime(config.runtime, &deps, &metrics, records, &classes, mono);
-        let crowded = runtime.crowded();
+        let crowds = runtime.crowds();
         let accounts = Accounts::new(metrics.workers.clone());
         let door = Door::new(deps.door);
         let resizes = ResizeBook::new(metrics.workers.resizes.clone(), door.savers());
@@ -226,7 +226,7 @@ impl Agent {
             Some(cluster) => {
                 let (clock, seed) = (&deps.clock, config.seed);
                 let (tasks, sender) =
-                    cluster.build(&handle, &config.sources, clock, seed, classes, crowded);
+                    cluster.build(&handle, &config.sources, clock, seed, classes, crowds);
                 (Some(tasks), Some(sender))
             }
             None => (None, None),

@@ -29,7 +29,7 @@ const RETRY: Duration = Duration::from_secs(10);
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How many events may wait for another try.
 const MAX_WAITING: usize = 256;
-/// So long good news may wait for pods that wait to be started.
+/// So long good news may wait for pods that begin or end.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// So much of it: beyond, the recorder's ring could lose what was not read yet.
 const MAX_HELD: usize = RING_CAPACITY / 2;
@@ -53,8 +53,8 @@ pub struct SinkDeps {
     pub recorder: Recorder,
     pub kube: Kube,
     pub resource_version: ResourceVersions,
-    /// Pods wait for their turn to be started: what the machine can do is theirs first.
-    pub crowded: watch::Receiver<bool>,
+    /// Other than zero while many pods begin or end: what the machine can do is theirs first.
+    pub crowds: watch::Receiver<usize>,
 }
 
 /// A write that failed, and when it is tried again.
@@ -114,7 +114,7 @@ impl Sink {
                 changed = newest.changed() => if changed.is_err() {
                     return;
                 },
-                Ok(()) = self.deps.crowded.changed() => {}
+                Ok(()) = self.deps.crowds.changed() => {}
                 () = sleep_until(due) => {}
             }
         }
@@ -123,7 +123,7 @@ impl Sink {
     /// The oldest good news, unless it can wait.
     fn next_held(&mut self) -> Option<Event> {
         let (came, _) = self.held.front()?;
-        let crowded = *self.deps.crowded.borrow();
+        let crowded = *self.deps.crowds.borrow() > 0;
         if crowded && came.elapsed() < PATIENCE && self.held.len() <= MAX_HELD {
             return None;
         }

@@ -8,6 +8,8 @@
 //!
 //! The stop gate: how many sandboxes are being taken down at a time. Containers are stopped without one, for their grace
 //! runs; but of many pods that end together some are to be over soon, and told of, instead of all at the very end.
+//!
+//! Where more pods begin or end than fit at a time there is a crowd, and others leave it what the machine can do.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -19,6 +21,26 @@ use tokio::time::timeout;
 
 /// From here on a stop is slow.
 const SLOW_STOP: Duration = Duration::from_secs(1);
+/// From here on the end of a pod takes its time, and is no reason for others to wait.
+const SLOW_END: Duration = Duration::from_secs(10);
+
+/// How many gates have a crowd before them. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Crowd(watch::Sender<usize>);
+
+impl Crowd {
+    pub(crate) fn gates(&self) -> watch::Receiver<usize> {
+        self.0.subscribe()
+    }
+
+    fn gathers(&self) {
+        self.0.send_modify(|gates| *gates += 1);
+    }
+
+    fn disperses(&self) {
+        self.0.send_modify(|gates| *gates -= 1);
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartClass {
@@ -39,8 +61,9 @@ struct State {
     free: usize,
     cached: VecDeque<oneshot::Sender<StartPermit>>,
     uncached: VecDeque<oneshot::Sender<StartPermit>>,
-    /// Somebody waits.
-    crowded: watch::Sender<bool>,
+    /// Told of while somebody waits.
+    crowd: Crowd,
+    crowded: bool,
 }
 
 impl State {
@@ -49,9 +72,9 @@ impl State {
             .cached
             .pop_front()
             .or_else(|| self.uncached.pop_front());
-        if self.cached.is_empty() && self.uncached.is_empty() {
-            self.crowded
-                .send_if_modified(|told| std::mem::replace(told, false));
+        let waits = !(self.cached.is_empty() && self.uncached.is_empty());
+        if !waits && std::mem::replace(&mut self.crowded, false) {
+            self.crowd.disperses();
         }
         next
     }
@@ -65,21 +88,16 @@ pub struct StartPermit {
 
 impl StartGate {
     /// At least one start is let through at a time.
-    pub fn new(width: usize) -> Self {
+    pub(crate) fn new(width: usize, crowd: Crowd) -> Self {
         Self {
             state: Arc::new(Mutex::new(State {
                 free: width.max(1),
                 cached: VecDeque::new(),
                 uncached: VecDeque::new(),
-                crowded: watch::Sender::new(false),
+                crowd,
+                crowded: false,
             })),
         }
-    }
-
-    /// Tells whether starts wait for others.
-    pub fn crowded(&self) -> watch::Receiver<bool> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.crowded.subscribe()
     }
 
     pub async fn acquire(&self, class: StartClass) -> StartPermit {
@@ -97,8 +115,9 @@ impl StartGate {
             // Those who gave up leave no trace, so the queue is as long as its waiters.
             queue.retain(|waiter| !waiter.is_closed());
             queue.push_back(sender);
-            let crowded = &state.crowded;
-            crowded.send_if_modified(|told| !std::mem::replace(told, true));
+            if !std::mem::replace(&mut state.crowded, true) {
+                state.crowd.gathers();
+            }
             receiver
         };
         match ticket.await {
@@ -168,14 +187,24 @@ impl GateHold {
 }
 
 pub(crate) struct StopGate {
+    width: usize,
     places: Semaphore,
+    ending: Mutex<usize>,
+    crowd: Crowd,
 }
+
+/// One pod that ends.
+struct Ending<'a>(&'a StopGate);
 
 impl StopGate {
     /// At least one at a time.
-    pub(crate) fn new(width: usize) -> Self {
+    pub(crate) fn new(width: usize, crowd: Crowd) -> Self {
+        let width = width.max(1);
         Self {
-            places: Semaphore::new(width.max(1)),
+            width,
+            places: Semaphore::new(width),
+            ending: Mutex::default(),
+            crowd,
         }
     }
 
@@ -183,13 +212,45 @@ impl StopGate {
     pub(crate) async fn pass<T>(&self, call: impl Future<Output = T>) -> T {
         // Nobody closes it; if somebody did, there would be nothing to wait for.
         let place = self.places.acquire().await;
-        let mut call = pin!(call);
-        match timeout(SLOW_STOP, &mut call).await {
-            Ok(done) => done,
-            Err(_) => {
-                drop(place);
-                call.await
-            }
+        holding(place, SLOW_STOP, call).await
+    }
+
+    /// Ends a pod. It waits for nobody, but more than fit at a time are a crowd.
+    pub(crate) async fn end<T>(&self, work: impl Future<Output = T>) -> T {
+        holding(Ending::begin(self), SLOW_END, work).await
+    }
+}
+
+impl<'a> Ending<'a> {
+    fn begin(gate: &'a StopGate) -> Self {
+        let mut ending = gate.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        *ending += 1;
+        if *ending == gate.width + 1 {
+            gate.crowd.gathers();
+        }
+        Self(gate)
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let gate = self.0;
+        let mut ending = gate.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        *ending -= 1;
+        if *ending == gate.width {
+            gate.crowd.disperses();
+        }
+    }
+}
+
+/// Works, and keeps the place until that is done or turns out to be slow.
+async fn holding<T>(place: impl Sized, slow: Duration, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    match timeout(slow, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            drop(place);
+            work.await
         }
     }
 }
@@ -201,7 +262,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_so_many_at_a_time() {
-        let gate = StartGate::new(2);
+        let gate = StartGate::new(2, Crowd::default());
         let a = gate.acquire(StartClass::Cached).await;
         let _b = gate.acquire(StartClass::Uncached).await;
         let mut third = pin!(gate.acquire(StartClass::Cached));
@@ -212,25 +273,52 @@ mod tests {
 
     #[tokio::test]
     async fn a_crowd_is_told_until_nobody_waits() {
-        let gate = StartGate::new(1);
-        let crowded = gate.crowded();
+        let crowd = Crowd::default();
+        let gate = StartGate::new(1, crowd.clone());
+        let gates = crowd.gates();
         let held = gate.acquire(StartClass::Cached).await;
-        assert!(!*crowded.borrow());
+        assert_eq!(*gates.borrow(), 0);
         let mut second = Box::pin(gate.acquire(StartClass::Cached));
         assert!(second.as_mut().now_or_never().is_none());
-        assert!(*crowded.borrow());
+        assert_eq!(*gates.borrow(), 1);
         let mut third = pin!(gate.acquire(StartClass::Uncached));
         assert!(third.as_mut().now_or_never().is_none());
         drop(second);
-        assert!(*crowded.borrow());
+        assert_eq!(*gates.borrow(), 1);
         drop(held);
         assert!(third.as_mut().now_or_never().is_some());
-        assert!(!*crowded.borrow());
+        assert_eq!(*gates.borrow(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_ends_are_a_crowd_but_not_those_that_take_their_time() {
+        let crowd = Crowd::default();
+        let gate = StopGate::new(2, crowd.clone());
+        let gates = crowd.gates();
+        let mut first = Box::pin(gate.end(std::future::pending::<()>()));
+        let mut second = Box::pin(gate.end(std::future::pending::<()>()));
+        assert!((&mut first).now_or_never().is_none());
+        assert!((&mut second).now_or_never().is_none());
+        assert_eq!(*gates.borrow(), 0);
+        let third = async { tokio::time::sleep(SLOW_END / 2).await };
+        let mut third = Box::pin(gate.end(third));
+        assert!((&mut third).now_or_never().is_none());
+        assert_eq!(*gates.borrow(), 1);
+        third.await;
+        assert_eq!(*gates.borrow(), 0);
+        let mut fourth = Box::pin(gate.end(std::future::pending::<()>()));
+        assert!((&mut fourth).now_or_never().is_none());
+        assert_eq!(*gates.borrow(), 1);
+        // The first two hang, and the crowd is over without their end.
+        let _ = timeout(SLOW_END, futures::future::join(first, second)).await;
+        assert_eq!(*gates.borrow(), 0);
+        drop(fourth);
+        assert_eq!(*gate.ending.lock().unwrap(), 0);
     }
 
     #[tokio::test]
     async fn cached_first_then_in_order() {
-        let gate = StartGate::new(1);
+        let gate = StartGate::new(1, Crowd::default());
         let held = gate.acquire(StartClass::Cached).await;
         let mut u1 = pin!(gate.acquire(StartClass::Uncached));
         let mut u2 = pin!(gate.acquire(StartClass::Uncached));
@@ -252,7 +340,7 @@ mod tests {
 
     #[tokio::test]
     async fn waits_given_up_lose_no_permit() {
-        let gate = StartGate::new(1);
+        let gate = StartGate::new(1, Crowd::default());
         let held = gate.acquire(StartClass::Cached).await;
         // One gives up while it waits, one when the permit has already been sent to it.
         let mut early = Box::pin(gate.acquire(StartClass::Cached));
@@ -271,7 +359,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stops_come_one_after_the_other_and_slow_ones_let_others_pass() {
-        let gate = StopGate::new(2);
+        let gate = StopGate::new(2, Crowd::default());
         let begun = tokio::time::Instant::now();
         let stop = async |millis| {
             let call = async { tokio::time::sleep(Duration::from_millis(millis)).await };
@@ -286,7 +374,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_that_is_given_up_leaves_its_place() {
-        let gate = StopGate::new(1);
+        let gate = StopGate::new(1, Crowd::default());
         let hangs = gate.pass(std::future::pending::<()>());
         assert!(hangs.now_or_never().is_none());
         assert_eq!(gate.pass(async { 7 }).await, 7);

@@ -158,6 +158,16 @@ impl PodRuntime {
         observed: &ObservedPod,
         grace_override: Option<i64>,
     ) -> Result<(), RuntimeError> {
+        let work = self.kill_all(pod, observed, grace_override);
+        self.inner.stops.end(work).await
+    }
+
+    async fn kill_all(
+        &self,
+        pod: Option<&Pod>,
+        observed: &ObservedPod,
+        grace_override: Option<i64>,
+    ) -> Result<(), RuntimeError> {
         let running: BTreeSet<&str> = observed.running().map(|c| &*c.name).collect();
         let order = StopOrder::new(pod, &running);
         let kills = observed.running().map(|seen| {

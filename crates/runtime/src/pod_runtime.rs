@@ -12,7 +12,7 @@ use krablet_pod::{PodRef, PodUid, containers, paths};
 use tokio::sync::watch;
 
 use crate::config::{RuntimeConfig, RuntimeDeps};
-use crate::gate::{StartGate, StopGate};
+use crate::gate::{Crowd, StartGate, StopGate};
 use crate::hooks::Hooks;
 use crate::images::Images;
 use crate::rotation::log_restart_count;
@@ -30,6 +30,7 @@ pub(crate) struct Inner {
     pub hooks: Hooks,
     pub gate: StartGate,
     pub stops: StopGate,
+    crowd: Crowd,
     /// Held by who gives a range of ids away.
     pub id_ranges: tokio::sync::Mutex<()>,
     crash_loop: Mutex<CrashLoop>,
@@ -37,12 +38,14 @@ pub(crate) struct Inner {
 
 impl PodRuntime {
     pub fn build(config: RuntimeConfig, deps: RuntimeDeps) -> Self {
+        let crowd = Crowd::default();
         Self {
             inner: Arc::new(Inner {
                 images: Images::new(&config.images, &deps),
                 hooks: Hooks::new(&deps),
-                gate: StartGate::new(config.starts_in_flight),
-                stops: StopGate::new(config.starts_in_flight),
+                gate: StartGate::new(config.starts_in_flight, crowd.clone()),
+                stops: StopGate::new(config.starts_in_flight, crowd.clone()),
+                crowd,
                 id_ranges: tokio::sync::Mutex::default(),
                 crash_loop: Mutex::new(CrashLoop::new(config.restart_back_off)),
                 config,
@@ -51,9 +54,9 @@ impl PodRuntime {
         }
     }
 
-    /// Tells whether pods wait for others to be started.
-    pub fn crowded(&self) -> watch::Receiver<bool> {
-        self.inner.gate.crowded()
+    /// Other than zero while more pods begin or end than can at a time.
+    pub fn crowds(&self) -> watch::Receiver<usize> {
+        self.inner.crowd.gates()
     }
 
     /// How often containers the runtime knows nothing of were started before, as their logs tell: a

@@ -99,7 +99,9 @@ impl Course {
             let time = QUIET.min(Duration::from_secs(options.idle_seconds));
             self.results.quiet = Some(self.quiet(ground, time).await?);
         }
+        let before = self.agent.used(ground)?;
         let deletion = disappear(ground, &mut sight, options.pods).await?;
+        let requests = self.agent.used(ground)?.since(&before).requests;
         self.results.deletion.add_time(deletion);
         // The remains of the pods are cleared away, and the names free.
         rest(AFTERMATH).await;
@@ -114,8 +116,9 @@ impl Course {
         self.results.probed.add_time(probed);
         disappear(ground, &mut sight, options.pods).await?;
         eprintln!(
-            "{}: deletion {deletion:.2?}, with probes Ready {probed:.2?}",
-            self.name()
+            "{}: deletion {deletion:.2?} ({} of each pod until then), with probes Ready {probed:.2?}",
+            self.name(),
+            requests.per_pod(options.pods)
         );
         Ok(())
     }

@@ -71,7 +71,7 @@ impl Api for Server {
 struct Bench {
     server: Arc<Server>,
     recorder: Recorder,
-    crowded: watch::Sender<bool>,
+    crowds: watch::Sender<usize>,
     _task: JoinSet<()>,
 }
 
@@ -79,7 +79,7 @@ impl Bench {
     fn new(rate: u32) -> Self {
         let server = Arc::new(Server::default());
         let recorder = Recorder::new(|| Timestamp::UNIX_EPOCH);
-        let crowded = watch::Sender::new(false);
+        let crowds = watch::Sender::new(0);
         let sink = Sink::new(
             SinkConfig {
                 node_name: "n".into(),
@@ -91,7 +91,7 @@ impl Bench {
                 recorder: recorder.clone(),
                 kube: Kube::new(server.clone()),
                 resource_version: Arc::new(|_| None),
-                crowded: crowded.subscribe(),
+                crowds: crowds.subscribe(),
             },
         );
         let mut task = JoinSet::new();
@@ -99,7 +99,7 @@ impl Bench {
         Self {
             server,
             recorder,
-            crowded,
+            crowds,
             _task: task,
         }
     }
@@ -224,7 +224,7 @@ async fn good_news_waits_for_pods_that_wait_and_bad_news_does_not() {
         let recorder = &bench.recorder;
         recorder.normal(Subject::Pod(pod), reason::STARTED, text);
     };
-    bench.crowded.send_replace(true);
+    bench.crowds.send_replace(1);
     good("a");
     bench.record("ns", "bad");
     assert_eq!(bench.after(MOMENT).await, ["POST ns bad x1"]);
@@ -236,7 +236,7 @@ async fn good_news_waits_for_pods_that_wait_and_bad_news_does_not() {
         bench.after(PATIENCE / 2 + MOMENT).await,
         ["POST ns a x1", "POST ns b x1"]
     );
-    bench.crowded.send_replace(false);
+    bench.crowds.send_replace(0);
     assert_eq!(bench.after(MOMENT).await, ["POST ns c x1"]);
     good("d");
     assert_eq!(bench.after(MOMENT).await, ["POST ns d x1"]);
@@ -245,7 +245,7 @@ async fn good_news_waits_for_pods_that_wait_and_bad_news_does_not() {
 #[tokio::test(start_paused = true)]
 async fn what_is_held_is_bounded() {
     let bench = Bench::new(0);
-    bench.crowded.send_replace(true);
+    bench.crowds.send_replace(1);
     for i in 0..MAX_HELD + 40 {
         let pod = PodRef::new(format!("u{i}"), "ns", &format!("p{i}"));
         let recorder = &bench.recorder;
