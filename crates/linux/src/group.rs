@@ -14,7 +14,10 @@ use crate::disk::is_dot;
 use crate::failure::{naming, refuse};
 use crate::sub_path;
 use crate::trees::GroupShare;
+use crate::walk::Walk;
 
+/// What is done to each entry, as errors name it.
+const CHANGE: &str = "set group of";
 const READ: u32 = 0o440;
 const WRITE: u32 = 0o660;
 /// What directories get beside: a way in, and that new files belong to the group.
@@ -33,10 +36,10 @@ pub(crate) fn is_shared(gid: u32, mode: u32, share: GroupShare) -> bool {
     gid == share.gid && shared_mode(mode, true, share.read_only) == mode
 }
 
-pub(crate) fn share(top: &Path, share: GroupShare) -> io::Result<()> {
+pub(crate) fn share(top: &Path, share: GroupShare, walk: &Walk) -> io::Result<()> {
     // The kernel reads this value as "leave as it is".
     if share.gid == u32::MAX {
-        return Err(naming("set group of", top)(Errno::INVAL));
+        return Err(naming(CHANGE, top)(Errno::INVAL));
     }
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let root = fs::open(top, flags, Mode::empty()).map_err(naming("open", top))?;
@@ -47,13 +50,14 @@ pub(crate) fn share(top: &Path, share: GroupShare) -> io::Result<()> {
         return Ok(());
     }
     if is_directory {
-        below(root.as_fd(), top, share)?;
+        below(root.as_fd(), top, share, walk)?;
     }
-    change(root.as_fd(), &stat, share).map_err(naming("set group of", top))
+    walk.step(CHANGE, top)?;
+    change(root.as_fd(), &stat, share).map_err(naming(CHANGE, top))
 }
 
 /// Everything below the top. Only one directory is held open at a time, however deep the tree.
-fn below(root: BorrowedFd<'_>, top: &Path, share: GroupShare) -> io::Result<()> {
+fn below(root: BorrowedFd<'_>, top: &Path, share: GroupShare, walk: &Walk) -> io::Result<()> {
     let mut pending = vec![PathBuf::new()];
     while let Some(relative) = pending.pop() {
         let path = top.join(&relative);
@@ -69,6 +73,7 @@ fn below(root: BorrowedFd<'_>, top: &Path, share: GroupShare) -> io::Result<()> 
             if is_dot(name) {
                 continue;
             }
+            walk.step(CHANGE, top)?;
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let name_path = relative.join(OsStr::from_bytes(name.to_bytes()));
             let entry = match fs::openat(&dir, name, flags, Mode::empty()) {
@@ -83,7 +88,7 @@ fn below(root: BorrowedFd<'_>, top: &Path, share: GroupShare) -> io::Result<()> 
             match done {
                 Ok(true) => pending.push(name_path),
                 Ok(false) => {}
-                Err(e) => return Err(naming("set group of", &top.join(name_path))(e)),
+                Err(e) => return Err(naming(CHANGE, &top.join(name_path))(e)),
             }
         }
     }
@@ -186,7 +191,7 @@ mod tests {
             read_only: false,
             only_if_top_differs: true,
         };
-        share(&top, want).unwrap();
+        share(&top, want, &Walk::default()).unwrap();
         for (path, mode) in [("f", 0o660), ("a/f", 0o660), ("a/b/f", 0o660)] {
             let meta = std::fs::metadata(top.join(path)).unwrap();
             assert_eq!((meta.gid(), meta.mode() & 0o7777), (2000, mode), "{path}");
@@ -208,14 +213,14 @@ mod tests {
         // A top that is right already stands for all of it, unless all is asked for.
         std::fs::write(top.join("new"), "x").unwrap();
         disk_mode(&top.join("new"), 0o600);
-        share(&top, want).unwrap();
+        share(&top, want, &Walk::default()).unwrap();
         let mode = || std::fs::metadata(top.join("new")).unwrap().mode() & 0o777;
         assert_eq!(mode(), 0o600);
         let all = GroupShare {
             only_if_top_differs: false,
             ..want
         };
-        share(&top, all).unwrap();
+        share(&top, all, &Walk::default()).unwrap();
         assert_eq!(mode(), 0o660);
     }
 

@@ -26,6 +26,7 @@ mod tools;
 mod tree;
 mod tree_write;
 mod trees;
+mod walk;
 mod watch;
 
 pub use cgroup_names::{CgroupDriver, CgroupNames};

@@ -18,8 +18,10 @@ use crate::{disk, group, holders, mountinfo, sub_path, tree};
 pub struct Mount {
     pub point: PathBuf,
     pub fs_type: String,
-    /// Which file system it is: mounts of one have one device.
+    /// Which file system it is: mounts of one have one device. Some (btrfs) have a number that is no device's.
     pub device: String,
+    /// What was mounted, as whoever mounted it called it: a device's name, for file systems that have one.
+    pub source: PathBuf,
 }
 
 #[async_trait]
@@ -145,6 +147,7 @@ fn points_below(table: &[mountinfo::MountInfo], real: &Path, asked: &Path) -> Ve
                 point,
                 fs_type: m.fs_type.clone(),
                 device: m.device.clone(),
+                source: m.source.clone(),
             })
         })
         .collect()
@@ -238,19 +241,20 @@ mod tests {
         let table = mountinfo::parse(
             b"1 0 0:1 / / rw - ext4 a rw\n\
               2 1 0:2 / /data/kubelet/pods/u rw - tmpfs t rw\n\
-              3 2 0:3 / /data/kubelet/pods/u/volumes/v rw - tmpfs t rw\n\
+              3 2 0:3 /vol /data/kubelet/pods/u/volumes/v rw - btrfs /dev/sdb rw\n\
               4 1 0:4 / /data/kubelet/pods/u2 rw - tmpfs t rw\n",
         );
         let real = Path::new("/data/kubelet/pods/u");
         let found: Vec<_> = points_below(&table, real, Path::new("/var/lib/kubelet/pods/u"))
             .into_iter()
-            .map(|m| m.point.display().to_string())
+            .map(|m| (m.point.display().to_string(), m.source))
             .collect();
+        let own = |point: &str, source: &str| (point.to_owned(), PathBuf::from(source));
         assert_eq!(
             found,
             [
-                "/var/lib/kubelet/pods/u",
-                "/var/lib/kubelet/pods/u/volumes/v"
+                own("/var/lib/kubelet/pods/u", "t"),
+                own("/var/lib/kubelet/pods/u/volumes/v", "/dev/sdb"),
             ]
         );
     }

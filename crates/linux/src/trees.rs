@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use async_trait::async_trait;
 
 use crate::failure::blocking;
-use crate::{HostFiles, disk, group, tree_write};
+use crate::{HostFiles, disk, group, tree_write, walk};
 
 /// One file of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +45,8 @@ pub trait Trees: Send + Sync {
     async fn switch_link(&self, target: &Path, link: &Path, through: &Path) -> io::Result<()>;
 
     /// Gives everything at and below `top` to a group: links to them change hands but are not followed. Directories
-    /// pass the group on to what is made in them. The top itself is last, so that it tells of a whole tree.
+    /// pass the group on to what is made in them. The top itself is last, so that it tells of a whole tree. It may take
+    /// very long, and for ever if the file system hangs; whoever drops it stops it.
     async fn share(&self, top: &Path, share: GroupShare) -> io::Result<()>;
 }
 
@@ -72,7 +73,50 @@ impl Trees for HostFiles {
     }
 
     async fn share(&self, top: &Path, share: GroupShare) -> io::Result<()> {
-        let top = top.to_owned();
-        blocking(move || group::share(&top, share)).await
+        let own = top.to_owned();
+        let path = top.display();
+        let tell = |entries: Option<u64>| match entries {
+            None => {
+                tracing::warn!(%path, fsGroup = share.gid, "Setting volume ownership is taking longer than expected, consider using OnRootMismatch")
+            }
+            Some(files) => {
+                tracing::warn!(%path, fsGroup = share.gid, files, "Setting volume ownership, processed files")
+            }
+        };
+        walk::walk(move |walk| group::share(&own, share, walk), tell).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+    use std::time::Duration;
+
+    /// Those of the pool are few, and other pods need them.
+    #[test]
+    fn a_tree_is_shared_on_a_thread_of_its_own() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .enable_time()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let pool = tokio::task::spawn_blocking(move || wait.recv());
+            let dir = tempfile::tempdir().unwrap();
+            let share = GroupShare {
+                gid: std::fs::metadata(dir.path()).unwrap().gid(),
+                read_only: false,
+                only_if_top_differs: false,
+            };
+            let shared = HostFiles.share(dir.path(), share);
+            let shared = tokio::time::timeout(Duration::from_secs(60), shared).await;
+            go.send(()).unwrap();
+            pool.await.unwrap().unwrap();
+            shared.expect("it waits for the pool").unwrap();
+            let mode = std::fs::metadata(dir.path()).unwrap().mode();
+            assert_eq!(mode & 0o2070, 0o2070);
+        });
     }
 }

@@ -194,6 +194,18 @@ impl Address {
         }
     }
 
+    /// The interface that is made for it, if it cannot go by one of the node's.
+    pub fn own_interface(&self) -> Option<&str> {
+        match self {
+            Address::Iscsi {
+                interface,
+                initiator: Some(_),
+                ..
+            } => Some(interface),
+            _ => None,
+        }
+    }
+
     /// Which of its target's disks it is.
     pub fn lun(&self) -> i32 {
         match self {
@@ -269,6 +281,14 @@ impl Address {
             interface,
         };
         portals.iter().map(|portal| way(portal.as_str())).collect()
+    }
+
+    /// How many ways to it are asked for.
+    pub fn count_ways(&self) -> usize {
+        match self {
+            Address::Iscsi { portals, .. } => portals.len(),
+            Address::FibreChannel { targets, .. } => targets.len(),
+        }
     }
 
     /// What it has in common with other disks: nobody logs in to a target while another logs out.
@@ -411,6 +431,8 @@ mod tests {
         let initiator = disk.initiator().unwrap();
         assert_eq!((&*initiator.name, &*initiator.like), ("iqn.x:me", "eth"));
         assert_eq!(disk.ways()[0].interface, "10.0.0.1:3260:disk");
+        assert_eq!(disk.own_interface(), Some("10.0.0.1:3260:disk"));
+        assert_eq!(iscsi(json!({})).own_interface(), None);
         assert_eq!(
             disk.directory(),
             "iface-10.0.0.1:3260:disk/10.0.0.1:3260-iqn.2026-01.example:disk-lun-1"

@@ -1,3 +1,6 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use super::*;
 use krablet_linux::fake::{FakeTools, MemoryFiles};
 use krablet_linux::{EntryKind, ToolOutput};
@@ -36,8 +39,13 @@ async fn write(files: &MemoryFiles, path: &str, text: &str) {
         .unwrap();
 }
 
-/// What is run to take these devices off the machine.
-async fn ran(files: &MemoryFiles, tools: &FakeTools, devices: &[&str], flush: bool) -> Vec<String> {
+/// What becomes of the disk with these devices, and what is run to take it off the machine.
+async fn detached(
+    files: &MemoryFiles,
+    tools: &FakeTools,
+    devices: &[&str],
+    flush: bool,
+) -> (Outcome, Vec<String>) {
     let root = RootDir::new(ROOT);
     let mounts = files.mounts();
     let detach = Detach {
@@ -46,9 +54,17 @@ async fn ran(files: &MemoryFiles, tools: &FakeTools, devices: &[&str], flush: bo
         mounts: &mounts,
         root: &root,
     };
-    let devices = devices.iter().map(|d| (*d).to_owned()).collect();
-    detach.run(devices, flush).await.unwrap();
-    tools.ran()
+    let devices: BTreeSet<String> = devices.iter().map(|d| (*d).to_owned()).collect();
+    let disk = Parts::of(files, devices).await.unwrap();
+    let outcome = detach.run(&disk, flush).await.unwrap();
+    (outcome, tools.ran())
+}
+
+/// The same, of a disk that goes.
+async fn ran(files: &MemoryFiles, tools: &FakeTools, devices: &[&str], flush: bool) -> Vec<String> {
+    let (outcome, ran) = detached(files, tools, devices, flush).await;
+    assert_eq!(outcome, Outcome::Gone, "{devices:?}");
+    ran
 }
 
 #[tokio::test]
@@ -90,6 +106,11 @@ async fn what_others_use_stays() {
         ("partition", false),
         ("device", true),
         ("holder", false),
+        ("holder of a partition", false),
+        ("holder of a partition", true),
+        ("holder of what joins", true),
+        ("btrfs", false),
+        ("swap", false),
     ] {
         let files = machine(joined).await;
         match what {
@@ -107,9 +128,27 @@ async fn what_others_use_stays() {
                     .unwrap();
                 files.symlink(link, pod).await.unwrap();
             }
-            "holder" => {
-                let holder = Path::new(BLOCK).join("sda/holders/md0");
+            "holder" | "holder of a partition" | "holder of what joins" => {
+                let holder = match what {
+                    "holder" => "sda/holders/md0",
+                    "holder of a partition" => "sdb/sdb1/holders/dm-9",
+                    _ => "dm-3/holders/dm-9",
+                };
+                let holder = Path::new(BLOCK).join(holder);
                 files.put(&holder, EntryKind::Directory).unwrap();
+            }
+            "btrfs" => {
+                files.create_dir_all(point, 0o755).await.unwrap();
+                let mounts = files.mounts();
+                mounts.put_from(what, Path::new("/dev/sda"), point).unwrap();
+            }
+            "swap" => {
+                write(
+                    &files,
+                    "/proc/swaps",
+                    "Filename\n/dev/sdb partition 9 0 -2\n",
+                )
+                .await
             }
             _ => {
                 files.create_dir_all(point, 0o755).await.unwrap();
@@ -119,7 +158,8 @@ async fn what_others_use_stays() {
                 write(&files, &format!("{BLOCK}/sda/{part}"), &mounted[0].device).await;
             }
         }
-        let ran = ran(&files, &FakeTools::default(), &["sda"], true).await;
+        let (outcome, ran) = detached(&files, &FakeTools::default(), &["sda", "sdb"], true).await;
+        assert_eq!(outcome, Outcome::Stays, "{what}");
         assert!(ran.is_empty(), "{what}: {ran:?}");
     }
 }
@@ -143,11 +183,13 @@ async fn a_busy_disk_is_waited_for_and_then_left() {
     };
     let soon = ran(&files, &busy_until(3), &["sda"], true).await;
     assert_eq!(soon.last().map(String::as_str), Some(GONE_B));
-    let never = ran(&files, &busy_until(usize::MAX), &["sda"], true).await;
+    let (outcome, never) = detached(&files, &busy_until(usize::MAX), &["sda"], true).await;
+    assert_eq!(outcome, Outcome::Stays);
     assert!(
         never.iter().all(|line| line.starts_with("multipath")),
         "{never:?}"
     );
     let missing = FakeTools::answering(|_| Err(io::ErrorKind::NotFound.into()));
-    assert_eq!(ran(&files, &missing, &["sda"], true).await.len(), 1);
+    let (outcome, ran) = detached(&files, &missing, &["sda"], true).await;
+    assert_eq!((outcome, ran.len()), (Outcome::Stays, 1));
 }

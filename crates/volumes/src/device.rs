@@ -1,5 +1,6 @@
 //! Finding a disk among the devices of this machine.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,6 +8,8 @@ use std::time::Duration;
 use krablet_linux::{Files, Tools};
 
 use crate::address::Address;
+use crate::listing::names_in;
+use crate::parts::Parts;
 use crate::session;
 use crate::tool::{Failed, try_run};
 
@@ -18,16 +21,65 @@ const SCAN_DEADLINE: Duration = Duration::from_secs(60);
 /// All channels, targets and units of every host. The kernel's files take no rename, as ours are written.
 const SCAN: &str = r#"for scan in /sys/class/scsi_host/host*/scan; do [ ! -w "$scan" ] || echo '- - -' > "$scan"; done"#;
 
+/// More than any identity of a disk.
+const MAX_IDENTITY: usize = 4 << 10;
+
+/// A disk as it is on the node.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub links: Vec<PathBuf>,
+    pub parts: Parts,
+}
+
+impl Seen {
+    pub async fn look(files: &dyn Files, address: &Address) -> io::Result<Self> {
+        let links = find(files, address).await?;
+        let mut names = BTreeSet::new();
+        for link in &links {
+            names.extend(name_of(files, link).await);
+        }
+        let parts = Parts::of(files, names).await?;
+        Ok(Self { links, parts })
+    }
+
+    /// All the ways as one device; where they are not joined, the first of them.
+    pub fn path(&self) -> Option<PathBuf> {
+        let joined = self.parts.joined.as_ref();
+        let joined = joined.map(|name| Path::new("/dev").join(name));
+        joined.or_else(|| self.links.first().cloned())
+    }
+
+    /// How many ways to it are known, under whatever names: udev has one name for all that bear one identity.
+    pub async fn count_ways(&self, files: &dyn Files) -> io::Result<usize> {
+        let known = self.parts.ways.len().max(self.links.len());
+        let Some(way) = self.parts.ways.first() else {
+            return Ok(known);
+        };
+        let Some(own) = identity(files, way).await else {
+            return Ok(known);
+        };
+        let mut same = 0;
+        for name in names_in(files, Path::new(BLOCK)).await? {
+            if identity(files, &name).await.as_ref() == Some(&own) {
+                same += 1;
+            }
+        }
+        Ok(known.max(same))
+    }
+}
+
+/// What a disk says it is, on whatever way it is asked. None if it says nothing.
+async fn identity(files: &dyn Files, name: &str) -> Option<Vec<u8>> {
+    let path = Path::new(BLOCK).join(name).join("device/wwid");
+    let said = files.read(&path, MAX_IDENTITY).await.ok()?;
+    (!said.is_empty()).then_some(said)
+}
+
 /// Every name the disk has: one for each way to it.
 pub(crate) async fn find(files: &dyn Files, address: &Address) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for dir in LINKS {
-        let entries = match files.list(Path::new(dir)).await {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(e),
-        };
-        let names = entries.iter().filter_map(|e| e.path.file_name()?.to_str());
+        let names = names_in(files, Path::new(dir)).await?.into_iter();
         for name in names.filter(|name| address.is_device(name)) {
             let link = Path::new(dir).join(name);
             // A link outlives its device, until udev has heard of the end.
@@ -76,13 +128,8 @@ pub(crate) async fn name_of(files: &dyn Files, path: &Path) -> Option<String> {
 /// The device that joins several ways to a disk, if one of `ways` belongs to one: using a single way of them would
 /// go behind its back.
 pub(crate) async fn multipath(files: &dyn Files, ways: &[PathBuf]) -> io::Result<Option<PathBuf>> {
-    let joined = match files.list(Path::new(BLOCK)).await {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
-    };
-    let names = joined.iter().filter_map(|e| e.path.file_name()?.to_str());
-    let joined: Vec<&str> = names.filter(|name| name.starts_with("dm-")).collect();
+    let mut joined = names_in(files, Path::new(BLOCK)).await?;
+    joined.retain(|name| name.starts_with("dm-"));
     for way in ways {
         let Some(device) = name_of(files, way).await else {
             continue;
@@ -159,5 +206,30 @@ mod tests {
         let itself = [PathBuf::from("/dev/sdb")];
         assert_eq!(multipath(&files, &itself).await.unwrap(), joined);
         assert_eq!(multipath(&files, &[]).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn ways_with_one_name_are_counted() {
+        let files = MemoryFiles::default();
+        for (name, identity) in [("sda", "naa.1"), ("sdb", "naa.1"), ("sdc", "naa.2")] {
+            let path = Path::new(BLOCK).join(name).join("device/wwid");
+            files.put_file(&path, identity.as_bytes()).unwrap();
+        }
+        for (links, ways, known) in [
+            (0, &[][..], 0),
+            (1, &["sda"], 2),
+            (1, &["sdc"], 1),
+            (2, &["sdc"], 2),
+            (1, &["sdx", "sdy"], 2),
+        ] {
+            let seen = Seen {
+                links: vec![PathBuf::from("/by/path"); links],
+                parts: Parts {
+                    joined: None,
+                    ways: ways.iter().map(|w| (*w).to_owned()).collect(),
+                },
+            };
+            assert_eq!(seen.count_ways(&files).await.unwrap(), known, "{ways:?}");
+        }
     }
 }

@@ -14,16 +14,21 @@ use krablet_pod::PodUid;
 use krablet_pod::api::{ISCSIPersistentVolumeSource, Secret};
 use krablet_pod::paths::RootDir;
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
 
 use crate::address::{Address, as_persistent};
 use crate::chap::{self, Chap};
 use crate::cluster::ClusterObjects;
-use crate::detach::Detach;
-use crate::device;
+use crate::detach::{Detach, Outcome};
+use crate::device::{self, Seen};
 use crate::empty_dir::group_of;
 use crate::error::SetUpError;
+use crate::fabric::{Fabric, JOINED_WITHIN};
 use crate::iscsi::Sessions;
+use crate::listing::names_in;
 use crate::node_mount::{DEFAULT_FS, NodeMount, is_mounted, recorded_point, unmounted};
+use crate::parts::Parts;
 use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
 use crate::session;
@@ -35,8 +40,6 @@ const POINT_MODE: u32 = 0o750;
 const APPEARS_WITHIN: Duration = Duration::from_secs(30);
 /// How long udev may take to name a device that a scan has found.
 const NAMED_WITHIN: Duration = Duration::from_secs(5);
-/// How long several ways to a disk may take to be joined.
-const JOINED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Where the disks stand that are used as devices.
 const DEVICES: &str = "volumeDevices";
@@ -66,6 +69,7 @@ pub struct Disks {
     pub tools: Arc<dyn Tools>,
     sessions: Sessions,
     turns: Turns,
+    fabric: Fabric,
     objects: Arc<dyn Objects>,
     cluster: Option<Arc<dyn ClusterObjects>>,
 }
@@ -84,6 +88,21 @@ struct Outside {
     user: Option<String>,
 }
 
+/// A disk that is on the node. Nobody takes it off again while this is held.
+#[derive(Debug)]
+struct Attached {
+    path: PathBuf,
+    _alone: Vec<OwnedMutexGuard<()>>,
+}
+
+/// What goes with a disk.
+#[derive(Debug, PartialEq, Eq)]
+struct Going {
+    disk: Parts,
+    /// The others whose session ends.
+    others: Vec<Parts>,
+}
+
 impl Disks {
     pub fn new(kind: DiskKind, root: RootDir, deps: &VolumesDeps) -> Self {
         let deps = deps.clone();
@@ -92,6 +111,7 @@ impl Disks {
             root,
             sessions: Sessions::new(deps.files.clone(), deps.tools.clone()),
             turns: Turns::default(),
+            fabric: Fabric::default(),
             files: deps.files,
             trees: deps.trees,
             mounts: deps.mounts,
@@ -169,54 +189,107 @@ impl Disks {
     }
 
     /// The device, which is waited for.
-    async fn attach(&self, address: &Address, chap: Option<&Chap>) -> Result<PathBuf, SetUpError> {
-        let alone = self.turns.alone_with(&address.target()).await;
-        let failed = self.sessions.open(address, chap).await?;
-        drop(alone);
-        let files = &*self.files;
-        let patience = match self.kind {
-            DiskKind::Iscsi => {
-                session::look_for(files, &*self.tools, address).await?;
-                APPEARS_WITHIN
-            }
-            DiskKind::FibreChannel => {
-                // What the fabric has given the node lately is seen by those who look.
-                if device::find(files, address).await?.is_empty() {
-                    device::rescan(&*self.tools).await;
-                }
-                NAMED_WITHIN
-            }
-        };
-        let deadline = tokio::time::Instant::now() + patience;
+    async fn attach(&self, address: &Address, chap: Option<&Chap>) -> Result<Attached, SetUpError> {
+        let failed = self.open(address, chap).await?;
+        let deadline = Instant::now() + self.look_for(address).await?;
         loop {
-            if !device::find(files, address).await?.is_empty() {
-                return Ok(self.joined(address).await?);
+            let seen = self.joined(address).await?;
+            if let Some(attached) = self.taken(address, &seen).await? {
+                return Ok(attached);
             }
-            if failed.is_some() || tokio::time::Instant::now() >= deadline {
+            let in_vain = failed.is_some() || Instant::now() >= deadline;
+            if seen.links.is_empty() && in_vain {
                 return Err(SetUpError::Attach(did_not_come(address, failed)));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
-    /// All the ways to a disk that is there, as one device; where they are not joined, the first of them.
-    async fn joined(&self, address: &Address) -> io::Result<PathBuf> {
-        let patience = match address.ways().len() {
-            0 | 1 => Duration::ZERO,
-            _ => JOINED_WITHIN,
-        };
-        let deadline = tokio::time::Instant::now() + patience;
-        loop {
-            let ways = device::find(&*self.files, address).await?;
-            if let Some(joined) = device::multipath(&*self.files, &ways).await? {
-                return Ok(joined);
+    /// Logs in. What went wrong with it, if the disk may come all the same.
+    async fn open(
+        &self,
+        address: &Address,
+        chap: Option<&Chap>,
+    ) -> Result<Option<String>, SetUpError> {
+        let _target = self.turns.alone_with(&address.target()).await;
+        let _interface = self.alone_with_interface(address).await;
+        self.sessions.open(address, chap).await
+    }
+
+    /// Volumes of one name have one interface, whatever their targets are: nobody makes it anew before the other has
+    /// logged in by it.
+    async fn alone_with_interface(&self, address: &Address) -> Option<OwnedMutexGuard<()>> {
+        let own = format!("interface {}", address.own_interface()?);
+        Some(self.turns.alone_with(&own).await)
+    }
+
+    /// Has the kernel look for a disk that it does not show; how long it may take to appear.
+    async fn look_for(&self, address: &Address) -> io::Result<Duration> {
+        let (files, tools) = (&*self.files, &*self.tools);
+        match self.kind {
+            DiskKind::Iscsi => {
+                session::look_for(files, tools, address).await?;
+                Ok(APPEARS_WITHIN)
             }
-            if tokio::time::Instant::now() >= deadline {
-                let first = ways.into_iter().next();
-                return first.ok_or_else(|| io::Error::other("the disk has gone away"));
+            DiskKind::FibreChannel => {
+                // What the fabric has given the node lately is seen by those who look.
+                if device::find(files, address).await?.is_empty() {
+                    self.fabric.note_scan();
+                    device::rescan(tools).await;
+                    self.fabric.note_scan();
+                }
+                Ok(NAMED_WITHIN)
+            }
+        }
+    }
+
+    /// What there is of a disk, with the ways to it joined if somebody joins them in time.
+    async fn joined(&self, address: &Address) -> io::Result<Seen> {
+        let files = &*self.files;
+        let begun = Instant::now();
+        loop {
+            let seen = Seen::look(files, address).await?;
+            if seen.parts.joined.is_some() {
+                self.fabric.note_joined();
+                return Ok(seen);
+            }
+            let asked_for = address.count_ways();
+            let until = match self.kind {
+                DiskKind::Iscsi => (asked_for > 1).then(|| begun + JOINED_WITHIN),
+                DiskKind::FibreChannel => {
+                    let known = seen.count_ways(files).await?;
+                    self.fabric.joined_by(known.max(asked_for))
+                }
+            };
+            let waits = until.is_some_and(|until| Instant::now() < until);
+            if seen.links.is_empty() || !waits {
+                return Ok(seen);
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
+    }
+
+    /// The disk as it was seen, to be used. None if it is not that any more: others may know it by another name, and
+    /// have had their turn.
+    async fn taken(&self, address: &Address, seen: &Seen) -> io::Result<Option<Attached>> {
+        let Some(path) = seen.path() else {
+            return Ok(None);
+        };
+        let alone = self.alone_with_devices([&seen.parts]).await;
+        let same = Seen::look(&*self.files, address).await? == *seen;
+        Ok(same.then_some(Attached {
+            path,
+            _alone: alone,
+        }))
+    }
+
+    async fn alone_with_devices(
+        &self,
+        disks: impl IntoIterator<Item = &Parts>,
+    ) -> Vec<OwnedMutexGuard<()>> {
+        let names = disks.into_iter().flat_map(Parts::names);
+        let names = names.map(|name| format!("/dev/{name}")).collect();
+        self.turns.alone_with_all(&names).await
     }
 
     /// Mounted for the node, and from there shown to the pod.
@@ -236,8 +309,9 @@ impl Disks {
             let chap = self.chap(request).await?;
             // Its directory tells others that its target is in use.
             self.files.create_dir_all(&point, POINT_MODE).await?;
+            let attached = self.attach(&address, chap.as_ref()).await?;
             let mount = NodeMount {
-                device: &self.attach(&address, chap.as_ref()).await?,
+                device: &attached.path,
                 fs_type: address.fs_type().unwrap_or(DEFAULT_FS),
                 options: request.source.mount_options(),
                 read_only,
@@ -269,13 +343,13 @@ impl Disks {
         let _alone = self.turns.alone_with(&point.to_string_lossy()).await;
         let chap = self.chap(request).await?;
         self.files.create_dir_all(&point, POINT_MODE).await?;
-        let device = self.attach(address, chap.as_ref()).await?;
+        let attached = self.attach(address, chap.as_ref()).await?;
         let own = point.join(request.uid.as_str());
-        self.files.symlink(&device, &own).await?;
+        self.files.symlink(&attached.path, &own).await?;
         if let Some(parent) = link.parent() {
             self.files.create_dir_all(parent, POINT_MODE).await?;
         }
-        self.files.symlink(&device, &link).await?;
+        self.files.symlink(&attached.path, &link).await?;
         Ok(link)
     }
 
@@ -287,48 +361,80 @@ impl Disks {
             let pod = self.root.pod(&PodUid::from(user));
             self.files.remove_file(&pod.join(link)).await?;
         }
-        match self.files.list(point).await {
-            Ok(others) => Ok(others.is_empty()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
-            Err(e) => Err(e),
-        }
+        Ok(names_in(&*self.files, point).await?.is_empty())
     }
 
-    /// Takes the disk off the node, which must not use it any more.
-    async fn detach(&self, address: &Address) -> io::Result<()> {
-        let files = &*self.files;
-        let devices = match self.kind {
-            DiskKind::Iscsi => session::devices(files, address).await?,
-            DiskKind::FibreChannel => {
-                let mut names = Vec::new();
-                for link in device::find(files, address).await? {
-                    names.extend(device::name_of(files, &link).await);
-                }
-                names
+    /// Takes the disk off the node, and ends its session unless somebody needs that.
+    async fn let_go(&self, address: &Address, portal_is_told: bool) -> io::Result<()> {
+        let left = self.in_use(address).await?;
+        if address.is_among(&left) {
+            return Ok(());
+        }
+        let ends = !address.shares_target(&left);
+        match self.detach(address, ends).await {
+            Ok(Outcome::Gone) => self.sessions.close(address, &left, portal_is_told).await,
+            Ok(Outcome::Stays) => {}
+            // Not knowing who uses a disk is no leave to take it away.
+            Err(err) => tracing::warn!(%err, "A disk may stay on the node"),
+        }
+        Ok(())
+    }
+
+    /// Takes the disk off the node, which must not use it any more. It stays, with its session, for whoever else uses it;
+    /// so does a session that is to end, for whoever uses another disk that came by it.
+    async fn detach(&self, address: &Address, session_ends: bool) -> io::Result<Outcome> {
+        let (going, _alone) = loop {
+            let going = self.going(address, session_ends).await?;
+            let disks = going.others.iter().chain([&going.disk]);
+            let alone = self.alone_with_devices(disks).await;
+            if self.going(address, session_ends).await? == going {
+                break (going, alone);
             }
         };
+        if going.disk.joined.is_some() {
+            self.fabric.note_joined();
+        }
         let detach = Detach {
-            files,
+            files: &*self.files,
             tools: &*self.tools,
             mounts: &*self.mounts,
             root: &self.root,
         };
         // Whoever used it last has had all of it written. A session may be dead, and its end is not waited for.
         let flush = self.kind == DiskKind::FibreChannel;
-        detach.run(devices.into_iter().collect(), flush).await
+        let outcome = detach.run(&going.disk, flush).await?;
+        if outcome == Outcome::Gone && detach.is_any_used(&going.others).await? {
+            return Ok(Outcome::Stays);
+        }
+        Ok(outcome)
+    }
+
+    async fn going(&self, address: &Address, session_ends: bool) -> io::Result<Going> {
+        let files = &*self.files;
+        let disk = match self.kind {
+            DiskKind::Iscsi => {
+                let devices = session::devices(files, address).await?;
+                Parts::of(files, devices.into_iter().collect()).await?
+            }
+            DiskKind::FibreChannel => Seen::look(files, address).await?.parts,
+        };
+        let all = match session_ends {
+            true => session::all_devices(files, address).await?,
+            false => Vec::new(),
+        };
+        let mut others = BTreeSet::new();
+        for device in all.into_iter().filter(|d| !disk.ways.contains(d)) {
+            others.insert(Parts::of(files, BTreeSet::from([device])).await?);
+        }
+        let others = others.into_iter().collect();
+        Ok(Going { disk, others })
     }
 
     /// The directories of disks that are in use, mounted or as devices, beside this one.
     async fn in_use(&self, address: &Address) -> io::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
         for parent in self.parents(address) {
-            let entries = match self.files.list(&parent).await {
-                Ok(entries) => entries,
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                Err(e) => return Err(e),
-            };
-            let found = entries.iter().filter_map(|e| e.path.file_name()?.to_str());
-            names.extend(found.map(str::to_owned));
+            names.extend(names_in(&*self.files, &parent).await?);
         }
         Ok(names)
     }
@@ -440,14 +546,9 @@ impl VolumePlugin for Disks {
             return Ok(());
         }
         let _target = self.turns.alone_with(&address.target()).await;
+        let _interface = self.alone_with_interface(&address).await;
         self.files.remove_dir(&point).await?;
-        let left = self.in_use(&address).await?;
-        if !address.is_among(&left)
-            && let Err(err) = self.detach(&address).await
-        {
-            tracing::warn!(%err, "A disk may stay on the node");
-        }
-        self.sessions.close(&address, &left, portal_is_told).await;
+        self.let_go(&address, portal_is_told).await?;
         if address.initiator().is_some() {
             // Nobody else uses it; unless somebody does, by now.
             for parent in self.parents(&address) {
@@ -461,3 +562,7 @@ impl VolumePlugin for Disks {
 #[cfg(test)]
 #[path = "disk_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "let_go_tests.rs"]
+mod let_go_tests;

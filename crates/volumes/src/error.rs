@@ -121,8 +121,9 @@ pub enum SetUpError {
     MountPoint(String),
     #[error("{0}")]
     HugePages(String),
-    #[error("the feature gate {0} is off")]
-    GateOff(&'static str),
+    /// A source of a projected volume that is not there yet.
+    #[error("projected sources of kind {0} are not supported")]
+    UnsupportedSource(&'static str),
     /// Of several sources of one volume.
     #[error("[{}]", .0.join(", "))]
     Several(Vec<String>),

@@ -37,9 +37,32 @@ pub(crate) fn settings(
     Ok(settings)
 }
 
+/// Who the node is by an interface, as the tool shows it.
+pub(crate) fn initiator_of(shown: &str) -> Option<&str> {
+    let mut settings = shown.lines().filter_map(|line| line.split_once('='));
+    let (_, name) = settings.find(|(key, _)| key.trim() == INITIATOR)?;
+    Some(name.trim()).filter(|name| *name != UNSET)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_the_node_is() {
+        for (shown, name) in [
+            (
+                "# BEGIN RECORD\niface.initiatorname = iqn.x:me\niface.mtu = 0\n",
+                Some("iqn.x:me"),
+            ),
+            ("iface.initiatorname = <empty>\n", None),
+            ("# iface.initiatorname = iqn.x:me\n", None),
+            ("iface.transport_name = tcp\n", None),
+            ("", None),
+        ] {
+            assert_eq!(initiator_of(shown), name, "{shown}");
+        }
+    }
 
     #[test]
     fn settings_are_taken_over() {

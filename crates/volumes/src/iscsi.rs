@@ -73,7 +73,9 @@ impl Sessions {
         match self.run(&interface::arguments(own, &["new"])).await {
             Ok(_) => {}
             // It had its settings before anybody logged in by it.
-            Err(failed) if failed.code == Some(SESSION_EXISTS) => return Ok(()),
+            Err(failed) if failed.code == Some(SESSION_EXISTS) => {
+                return self.check_interface(own, initiator).await;
+            }
             Err(Failed { status, output, .. }) => {
                 return Err(format!(
                     "iscsi: failed to create new iface: {output} ({status})"
@@ -90,6 +92,23 @@ impl Sessions {
             }
         }
         Ok(())
+    }
+
+    /// Whether an interface that a session goes by is for this disk too: volumes of one name have one, and may want the
+    /// node to be different ones.
+    async fn check_interface(&self, own: &str, initiator: &Initiator) -> Result<(), String> {
+        let shown = self.run(&interface::arguments(own, &["show"])).await;
+        let shown = shown.map_err(|Failed { status, output, .. }| {
+            format!("iscsi: failed to show iface {own}: {output} ({status})")
+        })?;
+        let name = interface::initiator_of(&shown).unwrap_or("none");
+        match name == initiator.name {
+            true => Ok(()),
+            false => Err(format!(
+                "iscsi: iface {own} is in use with initiator name {name}, and cannot have {}: volumes of one name and portal share it",
+                initiator.name
+            )),
+        }
     }
 
     async fn log_in(&self, way: Portal<'_>, chap: Option<&Chap>) -> Result<(), String> {
@@ -144,8 +163,10 @@ impl Sessions {
             }
         }
         // Volumes of one name share an interface.
-        if let (Some(way), Some(_), true) = (ways.first(), address.initiator(), left.is_empty()) {
-            let delete = interface::arguments(way.interface, &["delete"]);
+        if let (Some(way), Some(own), true) =
+            (ways.first(), address.own_interface(), left.is_empty())
+        {
+            let delete = interface::arguments(own, &["delete"]);
             self.end(way, &delete).await;
         }
     }

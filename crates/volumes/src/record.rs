@@ -1,5 +1,6 @@
 //! What of a pod's volumes is on disk, written down in the pod's directory before it is there.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
@@ -41,6 +42,9 @@ pub(crate) const DEVICES: &str = "volumeDevices";
 pub struct Record {
     version: u32,
     pub volumes: Vec<RecordedVolume>,
+    /// Names of the persistent volumes that the pod has.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub persistent: BTreeSet<String>,
 }
 
 /// What stands where the record should.
@@ -77,14 +81,20 @@ fn stays_below(path: &Path) -> bool {
 
 impl Record {
     /// Adds what is not in it yet; true if that changed it.
-    pub(crate) fn add(&mut self, planned: Vec<RecordedVolume>) -> bool {
-        let before = self.volumes.len();
+    pub(crate) fn add(
+        &mut self,
+        planned: Vec<RecordedVolume>,
+        persistent: BTreeSet<String>,
+    ) -> bool {
+        let size = |record: &Self| (record.volumes.len(), record.persistent.len());
+        let before = size(self);
+        self.persistent.extend(persistent);
         for volume in planned {
             if !self.volumes.contains(&volume) {
                 self.volumes.push(volume);
             }
         }
-        self.volumes.len() != before
+        size(self) != before
     }
 
     pub(crate) async fn write(

@@ -116,19 +116,18 @@ impl Volumes {
                 device: devices,
             });
         }
-        if claims::is_for_one_pod(&claimed.volume) && self.others_have(uid, claimed.name()) {
-            return Err(VolumeError::SetUp {
-                volume: claimed.name().to_owned(),
-                cause: SetUpError::InUse,
+        let alone = claims::is_for_one_pod(&claimed.volume);
+        if alone {
+            self.look_for_holders().await?;
+        }
+        if !self.holders.take(uid, claimed.name(), alone) {
+            let (volume, cause) = (claimed.name().to_owned(), SetUpError::InUse);
+            return Err(match devices {
+                true => VolumeError::SetUpDevice { volume, cause },
+                false => VolumeError::SetUp { volume, cause },
             });
         }
         Ok(claimed)
-    }
-
-    fn others_have(&self, uid: &PodUid, persistent: &str) -> bool {
-        let ready = self.ready();
-        let mut others = ready.iter().filter(|(other, _)| *other != uid);
-        others.any(|(_, ready)| ready.claimed.values().any(|c| c.name() == persistent))
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use krablet_linux::{Files, Tools};
 
 use crate::address::Address;
+use crate::listing::names_in;
 use crate::tool::{Failed, try_run};
 
 const SESSIONS: &str = "/sys/class/iscsi_session";
@@ -27,8 +28,24 @@ impl Session {
     async fn device(&self, files: &dyn Files, lun: i32) -> io::Result<Option<String>> {
         let host = self.host;
         let place = format!("device/target{host}:0:0/{host}:0:0:{lun}/block");
-        let names = names(files, &self.dir.join(place)).await?;
+        let names = names_in(files, &self.dir.join(place)).await?;
         Ok(names.into_iter().next())
+    }
+
+    /// The devices of all disks of this session.
+    async fn all_devices(&self, files: &dyn Files) -> io::Result<Vec<String>> {
+        let session = self.dir.join("device");
+        let mut found = Vec::new();
+        for target in names_in(files, &session).await? {
+            if !target.starts_with("target") {
+                continue;
+            }
+            let target = session.join(target);
+            for unit in names_in(files, &target).await? {
+                found.extend(names_in(files, &target.join(unit).join("block")).await?);
+            }
+        }
+        Ok(found)
     }
 
     /// Has the kernel look for one disk, and not for others that are not for this node to know.
@@ -45,7 +62,7 @@ pub(crate) async fn of(files: &dyn Files, address: &Address) -> io::Result<Vec<S
         return Ok(Vec::new());
     };
     let mut found = Vec::new();
-    for name in names(files, Path::new(SESSIONS)).await? {
+    for name in names_in(files, Path::new(SESSIONS)).await? {
         let dir = Path::new(SESSIONS).join(name);
         // One that ends meanwhile is none.
         let target = attribute(files, &dir.join("targetname")).await;
@@ -71,6 +88,15 @@ pub(crate) async fn devices(files: &dyn Files, address: &Address) -> io::Result<
     Ok(found)
 }
 
+/// The devices that go when the sessions of a disk end: those of every disk that came by them.
+pub(crate) async fn all_devices(files: &dyn Files, address: &Address) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for session in of(files, address).await? {
+        found.extend(session.all_devices(files).await?);
+    }
+    Ok(found)
+}
+
 /// A disk that a target got after the node has logged in is seen by those who look.
 pub(crate) async fn look_for(
     files: &dyn Files,
@@ -89,16 +115,6 @@ pub(crate) async fn look_for(
         }
     }
     Ok(())
-}
-
-async fn names(files: &dyn Files, dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match files.list(dir).await {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(e),
-    };
-    let names = entries.iter().filter_map(|e| e.path.file_name()?.to_str());
-    Ok(names.map(str::to_owned).collect())
 }
 
 async fn attribute(files: &dyn Files, path: &Path) -> Option<String> {
@@ -198,6 +214,15 @@ mod tests {
         ] {
             let found = devices(&files, &disk(interface, lun)).await.unwrap();
             assert_eq!(found, expected, "{interface} {lun}");
+        }
+        fake::put_disk(&files, 2, 7, "sdd");
+        for (interface, expected) in [
+            ("default", &["sdb", "sdd"][..]),
+            ("eth", &["sdc"]),
+            ("none", &[]),
+        ] {
+            let found = all_devices(&files, &disk(interface, 0)).await.unwrap();
+            assert_eq!(found, expected, "{interface}");
         }
     }
 

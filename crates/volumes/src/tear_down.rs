@@ -57,6 +57,7 @@ impl Volumes {
         self.forget(uid);
         self.take_away(uid).await?;
         self.in_use.ended(uid);
+        self.holders.ended(uid);
         Ok(())
     }
 

@@ -1,16 +1,17 @@
 //! Who does something to a disk, or to what disks share, does it alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// By what is held: a target, or the place where a disk of it is mounted.
+/// By what is held: the place where a disk is mounted, its target, an interface to it, its devices. Whoever wants
+/// several takes them in this order.
 #[derive(Default)]
 pub(crate) struct Turns(Mutex<BTreeMap<String, Weak<AsyncMutex<()>>>>);
 
 impl Turns {
-    /// Held while somebody does something to it. Whoever wants a place and its target takes the place first.
+    /// Held while somebody does something to it.
     pub async fn alone_with(&self, what: &str) -> OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -23,6 +24,15 @@ impl Turns {
             })
         };
         lock.lock_owned().await
+    }
+
+    /// The same for all of these, which nobody may want in another order.
+    pub async fn alone_with_all(&self, all: &BTreeSet<String>) -> Vec<OwnedMutexGuard<()>> {
+        let mut held = Vec::with_capacity(all.len());
+        for what in all {
+            held.push(self.alone_with(what).await);
+        }
+        held
     }
 }
 

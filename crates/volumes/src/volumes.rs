@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use crate::cluster::ClusterObjects;
 use crate::counting;
 use crate::error::{SetUpError, VolumeError, VolumeErrors};
+use crate::holders::Holders;
 use crate::in_use::{InUse, attached_as};
 use crate::plugin::{PodMounts, Source, Standing, VolumePlugin, VolumeRequest, kind_of};
 use crate::record::{self, Found, RecordedVolume};
@@ -77,7 +78,6 @@ pub struct VolumesDeps {
 pub(crate) struct Ready {
     fingerprint: u64,
     pub(crate) mounts: PodMounts,
-    pub(crate) claimed: ClaimedVolumes,
 }
 
 /// A pod's volumes stand.
@@ -98,6 +98,7 @@ pub struct Volumes {
     pub(crate) plugins: Vec<Arc<dyn VolumePlugin>>,
     ready: Mutex<BTreeMap<PodUid, Ready>>,
     pub(crate) in_use: InUse,
+    pub(crate) holders: Holders,
     /// How often a pod's mounts could not be taken away.
     failures: Mutex<BTreeMap<PodUid, u32>>,
 }
@@ -120,6 +121,7 @@ impl Volumes {
             plugins,
             ready: Mutex::default(),
             in_use: InUse::default(),
+            holders: Holders::default(),
             failures: Mutex::default(),
         }
     }
@@ -135,11 +137,14 @@ impl Volumes {
         if let Some(mounts) = self.standing(&uid, fingerprint) {
             return Ok(self.follow(pod, &uid, &used, mounts).await);
         }
+        let had = self.holders.of(&uid);
         let (claimed, failed) = self.resolve(pod, &uid, &used).await;
-        if !failed.is_empty() {
-            return Err(VolumeErrors(failed));
-        }
-        let work = self.assign(pod, &uid, &used, &claimed)?;
+        let work = match failed.is_empty() {
+            true => self.assign(pod, &uid, &used, &claimed),
+            false => Err(VolumeErrors(failed)),
+        };
+        // Two pods that each have what the other waits for would wait for ever.
+        let work = work.inspect_err(|_| self.holders.keep_only(&uid, had))?;
         let sources = work.iter().map(|(_, request)| &request.source);
         self.in_use
             .begun(&uid, sources.filter_map(attached_as).collect());
@@ -169,7 +174,6 @@ impl Volumes {
         let ready = Ready {
             fingerprint,
             mounts: done.mounts.clone(),
-            claimed,
         };
         self.ready().insert(uid, ready);
         Ok(done)
@@ -320,7 +324,8 @@ impl Volumes {
                 (Default::default(), false)
             }
         };
-        if !record.add(planned) && written {
+        let persistent = claimed.values().map(|c| c.name().to_owned()).collect();
+        if !record.add(planned, persistent) && written {
             return Ok(());
         }
         record
@@ -351,12 +356,19 @@ fn refused(request: &VolumeRequest<'_>, cause: SetUpError) -> VolumeError {
     }
 }
 
-/// Kinds that upstream gave up are refused in its words.
+/// Kinds that upstream gave up, or that need a plugin which is not there, are refused in its words.
 fn unsupported(request: &VolumeRequest<'_>) -> VolumeError {
     let name = request.name();
-    match kind_of(request.volume) {
+    let kind = match request.source {
+        Source::Inline(volume) => kind_of(volume),
+        Source::Persistent { .. } => match request.source.persistent() {
+            Some(spec) if spec.csi.is_some() => "csi",
+            _ => "",
+        },
+    };
+    match kind {
         "gitRepo" => refused(request, SetUpError::GitRepo),
-        kind @ ("csi" | "ephemeral" | "flexVolume" | "persistentVolumeClaim") => {
+        kind @ ("csi" | "ephemeral" | "persistentVolumeClaim") => {
             refused(request, SetUpError::UnsupportedKind(kind))
         }
         _ => VolumeError::Process {

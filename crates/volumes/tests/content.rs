@@ -116,7 +116,7 @@ async fn what_volumes_show_and_with_which_rights() {
 async fn what_is_missing_is_told_in_upstreams_words_and_all_at_once() {
     let (world, files) = (world(), node());
     let volumes = agent(&world, &files);
-    let cases: [(&str, &[&str]); 7] = [
+    let cases: [(&str, &[&str]); 8] = [
         (
             r#"[{"name":"a","configMap":{"name":"none"}},{"name":"b","secret":{"secretName":"gone"}}]"#,
             &[
@@ -138,6 +138,12 @@ async fn what_is_missing_is_told_in_upstreams_words_and_all_at_once() {
             r#"[{"name":"a","projected":{"sources":[{"configMap":{"name":"x"}},{"secret":{"name":"y"}}]}}]"#,
             &[
                 "MountVolume.SetUp failed for volume \"a\" : [configmap \"x\" not found, secret \"y\" not found]",
+            ],
+        ),
+        (
+            r#"[{"name":"a","projected":{"sources":[{"podCertificate":{"signerName":"a/b","keyType":"ED25519","keyPath":"k"}}]}}]"#,
+            &[
+                "MountVolume.SetUp failed for volume \"a\" : projected sources of kind podCertificate are not supported",
             ],
         ),
         (

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // all of it is test code
 
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use krablet_linux::fake::{Fault, MemoryFiles};
@@ -14,7 +15,7 @@ use krablet_volumes::{Volumes, VolumesConfig};
 
 mod common;
 
-use common::{ROOT, UID, World, assert_gone, node, pod};
+use common::{ROOT, UID, World, assert_gone, node, pod, world};
 
 const EXPORT: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~nfs/net";
 
@@ -22,9 +23,13 @@ const EXPORT: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~nfs/net";
 type Asked = Arc<Mutex<Vec<&'static str>>>;
 
 fn agent(files: &MemoryFiles) -> Volumes {
+    agent_in(&World::default(), files)
+}
+
+fn agent_in(world: &World, files: &MemoryFiles) -> Volumes {
     let disk = Arc::new(files.clone());
     let mounts = PatientMounts::over(Arc::new(files.mounts()));
-    let deps = World::default().deps(disk.clone(), disk, Arc::new(mounts));
+    let deps = world.deps(disk.clone(), disk, Arc::new(mounts));
     Volumes::new(VolumesConfig::new(RootDir::new(ROOT)), deps)
 }
 
@@ -115,4 +120,39 @@ async fn what_is_mounted_is_not_asked_again() {
     assert_eq!(*asked.lock().unwrap(), ["mounts_below"]);
     let below = files.mounts().below(Path::new(EXPORT)).await.unwrap();
     assert_eq!(below.len(), 1);
+}
+
+/// To give a volume to a group, all of it is walked through.
+#[tokio::test(start_paused = true)]
+async fn a_walk_that_hangs_keeps_no_other_pod_and_goes_with_who_waits() {
+    let files = node();
+    let volumes = agent_in(&world(), &files);
+    let mut own = pod(r#"[{"name":"v","persistentVolumeClaim":{"claimName":"data"}}]"#);
+    let group = serde_json::from_str(r#"{"fsGroup":2000}"#).unwrap();
+    own.spec.as_mut().unwrap().security_context = Some(group);
+    let mut other = pod(r#"[{"name":"dir","emptyDir":{}}]"#);
+    other.metadata.uid = Some("u-2".to_owned());
+    files.set_faults(|call, path| {
+        let hangs = call == "share" && path == Path::new("/srv/data");
+        hangs.then_some(Fault::Hang)
+    });
+    {
+        let mut hangs = pin!(volumes.set_up(&own));
+        let others = async {
+            volumes.set_up(&other).await.unwrap();
+            volumes.tear_down(&"u-2".into()).await.unwrap();
+        };
+        tokio::select! {
+            biased;
+            _ = &mut hangs => panic!("it hangs"),
+            () = others => {}
+        }
+    }
+    // Nothing it held is held any more.
+    files.clear_faults();
+    volumes.set_up(&own).await.unwrap();
+    let precious = files.group(Path::new("/srv/data/precious"));
+    assert_eq!(precious, Some(2000));
+    volumes.tear_down(&UID.into()).await.unwrap();
+    assert_gone(&files, "").await;
 }

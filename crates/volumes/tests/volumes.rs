@@ -1,83 +1,32 @@
-//! Volumes over files and mounts in memory: what is made, what is refused, and that whatever a
-//! crash or an error leaves is taken away exactly.
+//! Volumes over files and mounts in memory: what is made, what is refused, and that it is taken away exactly.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // all of it is test code
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use krablet_linux::fake::{Fault, MemoryFiles};
+use krablet_linux::fake::Fault;
 use krablet_linux::{EntryKind, Files, Mounts};
 use krablet_pod::PodUid;
 use krablet_pod::api::Pod;
 use krablet_pod::paths::RootDir;
 use krablet_volumes::{PodMounts, Volumes, VolumesConfig};
-use tokio::time::timeout;
 
 mod common;
 
-use common::{UID, World, pod};
-
-const ROOT: &str = "/var/lib/kubelet";
-const EMPTY_DIRS: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~empty-dir";
-
-fn agent(files: &MemoryFiles) -> Volumes {
-    let config = VolumesConfig::new(RootDir::new(ROOT));
-    Volumes::new(config, World::default().in_memory(files))
-}
+use common::{
+    EMPTY_DIRS, ROOT, UID, World, agent_over, assert_nothing_left, full_pod, node, pod, under_root,
+};
 
 async fn set_up(volumes: &Volumes, pod: &Pod) -> PodMounts {
     volumes.set_up(pod).await.unwrap().mounts
 }
 
-/// A node with something on it that must survive everything.
-fn node() -> MemoryFiles {
-    let files = MemoryFiles::default();
-    files.put(Path::new(ROOT), EntryKind::Directory).unwrap();
-    files
-        .put_file(Path::new("/srv/data/precious"), b"x")
-        .unwrap();
-    files
-}
-
-fn full_pod() -> Pod {
-    pod(r#"[{"name":"disk","emptyDir":{}},
-            {"name":"ram","emptyDir":{"medium":"Memory","sizeLimit":"1Mi"}},
-            {"name":"ram2","emptyDir":{"medium":"Memory"}},
-            {"name":"host","hostPath":{"path":"/srv/data","type":"Directory"}}]"#)
-}
-
-fn under_root(files: &MemoryFiles) -> Vec<String> {
-    files
-        .paths()
-        .iter()
-        .filter_map(|p| p.strip_prefix(ROOT).ok())
-        .map(|p| p.display().to_string())
-        .filter(|p| !p.is_empty())
-        .collect()
-}
-
-async fn assert_gone(files: &MemoryFiles, note: &str) {
-    let left: Vec<_> = under_root(files)
-        .into_iter()
-        .filter(|p| p != "pods")
-        .collect();
-    assert_eq!(left, Vec::<String>::new(), "{note}");
-    let mounts = files.mounts().below(Path::new("/")).await.unwrap();
-    assert_eq!(mounts, [], "{note}");
-    assert!(
-        files.content(Path::new("/srv/data/precious")).is_some(),
-        "{note}"
-    );
-}
-
 #[tokio::test]
 async fn everything_is_made_as_upstream_and_taken_away() {
     let files = node();
-    let volumes = agent(&files);
+    let volumes = agent_over(&files);
     let mounted = set_up(&volumes, &full_pod()).await;
     let seen: Vec<_> = mounted
         .iter()
@@ -136,14 +85,14 @@ async fn everything_is_made_as_upstream_and_taken_away() {
     );
     volumes.tear_down(&UID.into()).await.unwrap();
     volumes.tear_down(&UID.into()).await.unwrap();
-    assert_gone(&files, "").await;
+    assert_nothing_left(&files, "").await;
     assert_eq!(volumes.recorded().await.unwrap(), []);
 }
 
 #[tokio::test]
 async fn again_costs_no_call_and_a_new_agent_keeps_what_is_there() {
     let files = node();
-    let volumes = agent(&files);
+    let volumes = agent_over(&files);
     let first = set_up(&volumes, &full_pod()).await;
     files.set_faults(|op, _| panic!("asked for {op}"));
     assert_eq!(set_up(&volumes, &full_pod()).await, first);
@@ -154,7 +103,7 @@ async fn again_costs_no_call_and_a_new_agent_keeps_what_is_there() {
     let ram = Path::new(EMPTY_DIRS).join("ram");
     files.set_mode(&disk, 0o700).await.unwrap();
     files.put_file(&ram.join("kept"), b"x").unwrap();
-    assert_eq!(set_up(&agent(&files), &full_pod()).await, first);
+    assert_eq!(set_up(&agent_over(&files), &full_pod()).await, first);
     assert_eq!(files.mode(&disk), Some(0o700));
     assert!(files.content(&ram.join("kept")).is_some());
     assert_eq!(files.mounts().below(Path::new("/")).await.unwrap().len(), 2);
@@ -166,7 +115,7 @@ async fn again_costs_no_call_and_a_new_agent_keeps_what_is_there() {
         .unwrap();
     assert_eq!(files.mounts().below(Path::new("/")).await.unwrap().len(), 3);
     volumes.tear_down(&UID.into()).await.unwrap();
-    assert_gone(&files, "").await;
+    assert_nothing_left(&files, "").await;
 }
 
 #[tokio::test]
@@ -176,17 +125,17 @@ async fn a_pod_another_kubelet_left_is_taken_over() {
     files.put(&ram, EntryKind::Directory).unwrap();
     files.mounts().tmpfs(&ram, None).await.unwrap();
     files.put_file(&ram.join("kept"), b"x").unwrap();
-    let volumes = agent(&files);
+    let volumes = agent_over(&files);
     volumes.set_up(&full_pod()).await.unwrap();
     assert!(files.content(&ram.join("kept")).is_some());
     volumes.tear_down(&UID.into()).await.unwrap();
-    assert_gone(&files, "").await;
+    assert_nothing_left(&files, "").await;
 }
 
 #[tokio::test]
 async fn a_pod_without_volumes_has_directories_and_a_record_too() {
     let files = node();
-    let volumes = agent(&files);
+    let volumes = agent_over(&files);
     assert!(set_up(&volumes, &pod("[]")).await.is_empty());
     assert_eq!(
         under_root(&files),
@@ -198,9 +147,9 @@ async fn a_pod_without_volumes_has_directories_and_a_record_too() {
             "pods/u-1/volumes"
         ]
     );
-    agent(&files).set_up(&pod("[]")).await.unwrap();
+    agent_over(&files).set_up(&pod("[]")).await.unwrap();
     volumes.tear_down(&UID.into()).await.unwrap();
-    assert_gone(&files, "").await;
+    assert_nothing_left(&files, "").await;
 }
 
 #[tokio::test]
@@ -209,7 +158,7 @@ async fn fs_group_owns_empty_directories() {
     let mut pod = full_pod();
     let context = serde_json::from_str(r#"{"fsGroup":2000}"#).unwrap();
     pod.spec.as_mut().unwrap().security_context = Some(context);
-    agent(&files).set_up(&pod).await.unwrap();
+    agent_over(&files).set_up(&pod).await.unwrap();
     for (name, mode) in [("disk", 0o2777), ("ram", 0o3777)] {
         let dir = Path::new(EMPTY_DIRS).join(name);
         assert_eq!(
@@ -301,7 +250,7 @@ async fn host_paths_of_every_type() {
         ),
     ];
     for (kind, path, refusal) in cases {
-        let volumes = agent(&files);
+        let volumes = agent_over(&files);
         let pod = pod(&format!(
             r#"[{{"name":"h","hostPath":{{"path":"{path}","type":"{kind}"}}}}]"#
         ));
@@ -332,6 +281,10 @@ async fn what_cannot_be_is_refused_before_anything_is_made() {
             "Unable to attach or mount volumes: unmounted volumes=[c], unattached volumes=[], failed to process volumes=[c]: failed to get Plugin from volumeSpec for volume \"c\" err=no volume plugin matched",
         ),
         (
+            r#"[{"name":"f","flexVolume":{"driver":"example.com/d"}}]"#,
+            "Unable to attach or mount volumes: unmounted volumes=[f], unattached volumes=[], failed to process volumes=[f]: failed to get Plugin from volumeSpec for volume \"f\" err=no volume plugin matched",
+        ),
+        (
             r#"[{"name":"g","gitRepo":{"repository":"x"}}]"#,
             "MountVolume.SetUp failed for volume \"g\" : git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`",
         ),
@@ -341,7 +294,7 @@ async fn what_cannot_be_is_refused_before_anything_is_made() {
         ),
     ];
     for (volumes, text) in cases {
-        let error = agent(&files).set_up(&pod(volumes)).await.unwrap_err();
+        let error = agent_over(&files).set_up(&pod(volumes)).await.unwrap_err();
         assert_eq!(error.to_string(), text);
         assert_eq!(under_root(&files), Vec::<String>::new());
     }
@@ -353,142 +306,22 @@ async fn what_cannot_be_is_refused_before_anything_is_made() {
         ),
     ] {
         let pod = pod(&format!(r#"[{{"name":"a","emptyDir":{source}}}]"#));
-        let error = agent(&files).set_up(&pod).await.unwrap_err();
+        let error = agent_over(&files).set_up(&pod).await.unwrap_err();
         assert!(error.to_string().ends_with(text), "{error}");
     }
     for uid in ["", ".", "..", "a/b", "/etc", "../../etc", "a/"] {
         let mut pod = pod("[]");
         pod.metadata.uid = Some(uid.to_owned());
-        let volumes = agent(&files);
+        let volumes = agent_over(&files);
         assert!(volumes.set_up(&pod).await.is_err(), "{uid}");
         assert!(volumes.tear_down(&uid.into()).await.is_err(), "{uid}");
-    }
-}
-
-/// Counts calls and lets `fault` spoil call number `at`.
-fn spoil(
-    files: &MemoryFiles,
-    at: usize,
-    fault: impl Fn() -> Fault + Send + Sync + 'static,
-) -> Arc<AtomicUsize> {
-    let calls = Arc::new(AtomicUsize::new(0));
-    let count = calls.clone();
-    files.set_faults(move |_, _| (count.fetch_add(1, Ordering::SeqCst) == at).then(&fault));
-    calls
-}
-
-fn broken() -> io::Error {
-    io::Error::other("broken")
-}
-
-type MakeFault = fn() -> Fault;
-
-const FAULTS: [(&str, MakeFault); 3] = [
-    ("crash before", || Fault::Hang),
-    ("error before", || Fault::Before(broken())),
-    ("error after", || Fault::After(broken())),
-];
-
-#[tokio::test(start_paused = true)]
-async fn a_set_up_cut_short_anywhere_is_finished_or_taken_away_exactly() {
-    for (kind, fault) in FAULTS {
-        let mut at = 0;
-        loop {
-            let files = node();
-            let calls = spoil(&files, at, fault);
-            let cut = agent(&files);
-            let done = timeout(Duration::from_secs(1), cut.set_up(&full_pod())).await;
-            drop(cut);
-            files.clear_faults();
-            if calls.load(Ordering::SeqCst) <= at {
-                assert!(done.unwrap().is_ok(), "{kind} {at}");
-                break;
-            }
-            let note = format!("{kind} at call {at}");
-            // Every mount that is there is in the record.
-            let record = Path::new(ROOT).join("pods/u-1/krablet-volumes.json");
-            let text = String::from_utf8(files.content(&record).unwrap_or_default()).unwrap();
-            for mount in files.mounts().below(Path::new("/")).await.unwrap() {
-                let name = mount.point.file_name().unwrap().to_str().unwrap();
-                assert!(text.contains(&format!("/{name}\"")), "{note}: {text}");
-            }
-            if at % 2 == 0 {
-                let done = agent(&files).set_up(&full_pod()).await.expect(&note);
-                assert_eq!(done.mounts.len(), 4, "{note}");
-                assert_eq!(
-                    files.mode(&Path::new(EMPTY_DIRS).join("disk")),
-                    Some(0o777),
-                    "{note}"
-                );
-                assert_eq!(
-                    files.mounts().below(Path::new("/")).await.unwrap().len(),
-                    2,
-                    "{note}"
-                );
-            }
-            agent(&files).tear_down(&UID.into()).await.expect(&note);
-            assert_gone(&files, &note).await;
-            at += 1;
-        }
-        assert!(at > 10, "{kind}: {at} calls");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_tear_down_cut_short_anywhere_is_finished_by_the_next() {
-    for (kind, fault) in FAULTS {
-        let mut at = 0;
-        loop {
-            let files = node();
-            agent(&files).set_up(&full_pod()).await.unwrap();
-            files
-                .put_file(&Path::new(EMPTY_DIRS).join("ram/x"), b"x")
-                .unwrap();
-            let calls = spoil(&files, at, fault);
-            let cut = agent(&files);
-            let done = timeout(Duration::from_secs(1), cut.tear_down(&UID.into())).await;
-            drop(cut);
-            files.clear_faults();
-            if calls.load(Ordering::SeqCst) <= at {
-                assert!(done.unwrap().is_ok(), "{kind} {at}");
-                break;
-            }
-            let note = format!("{kind} at call {at}");
-            agent(&files).tear_down(&UID.into()).await.expect(&note);
-            assert_gone(&files, &note).await;
-            at += 1;
-        }
-        assert!(at > 6, "{kind}: {at} calls");
-    }
-}
-
-#[tokio::test]
-async fn a_torn_or_foreign_record_is_set_aside_and_the_mount_table_tells() {
-    for text in [
-        "",
-        "{\"version\":1,\"volu",
-        r#"{"version":9,"volumes":[]}"#,
-        r#"{"version":1,"volumes":[{"name":"x","plugin":"p","path":"/srv/data","mounted":true}]}"#,
-    ] {
-        let files = node();
-        let volumes = agent(&files);
-        volumes.set_up(&full_pod()).await.unwrap();
-        let record = Path::new(ROOT).join("pods/u-1/krablet-volumes.json");
-        files.put_file(&record, text.as_bytes()).unwrap();
-        // Setting up goes on from there, with a new record.
-        agent(&files).set_up(&full_pod()).await.unwrap();
-        let aside = record.with_extension("json.unreadable");
-        assert_eq!(files.content(&aside).unwrap(), text.as_bytes());
-        files.put_file(&record, text.as_bytes()).unwrap();
-        volumes.tear_down(&UID.into()).await.unwrap();
-        assert_gone(&files, text).await;
     }
 }
 
 #[tokio::test]
 async fn a_busy_mount_keeps_its_content_and_is_named_with_its_holder() {
     let files = node();
-    let volumes = agent(&files);
+    let volumes = agent_over(&files);
     volumes.set_up(&full_pod()).await.unwrap();
     let (ram, ram2) = (
         Path::new(EMPTY_DIRS).join("ram"),
@@ -507,13 +340,13 @@ async fn a_busy_mount_keeps_its_content_and_is_named_with_its_holder() {
     assert!(files.mounts().below(&ram2).await.unwrap().is_empty());
     files.mounts().set_busy(&ram, false);
     volumes.tear_down(&UID.into()).await.unwrap();
-    assert_gone(&files, "").await;
+    assert_nothing_left(&files, "").await;
 }
 
 #[tokio::test]
 async fn who_never_lets_go_is_not_waited_for_without_end() {
     let files = node();
-    let volumes = agent(&files);
+    let volumes = agent_over(&files);
     volumes.set_up(&full_pod()).await.unwrap();
     files
         .mounts()
@@ -523,13 +356,13 @@ async fn who_never_lets_go_is_not_waited_for_without_end() {
         tries += 1;
     }
     assert_eq!(tries, 8);
-    assert_gone(&files, "").await;
+    assert_nothing_left(&files, "").await;
 }
 
 #[tokio::test]
 async fn mounts_nobody_recorded_go_too_and_a_link_for_a_pod_directory_is_not_followed() {
     let files = node();
-    let volumes = agent(&files);
+    let volumes = agent_over(&files);
     volumes.set_up(&full_pod()).await.unwrap();
     let strange = Path::new(EMPTY_DIRS).join("disk/inner");
     files.put(&strange, EntryKind::Directory).unwrap();
@@ -542,7 +375,7 @@ async fn mounts_nobody_recorded_go_too_and_a_link_for_a_pod_directory_is_not_fol
         .await
         .unwrap();
     volumes.tear_down(&UID.into()).await.unwrap();
-    assert_gone(&files, "").await;
+    assert_nothing_left(&files, "").await;
 
     let trap = Path::new(ROOT).join("pods/u-1");
     files.symlink(Path::new("/srv/data"), &trap).await.unwrap();
@@ -564,7 +397,7 @@ async fn a_path_that_hangs_is_asked_once_and_keeps_nobody_else() {
         }
         hangs.then_some(Fault::Hang)
     });
-    let volumes = agent(&files);
+    let volumes = agent_over(&files);
     let stuck = pod(r#"[{"name":"n","hostPath":{"path":"/nfs","type":"Directory"}}]"#);
     let mut other = full_pod();
     other.metadata.uid = Some("u-2".to_owned());

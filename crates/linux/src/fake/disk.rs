@@ -33,6 +33,7 @@ struct Mounted {
     point: PathBuf,
     fs_type: &'static str,
     device: String,
+    source: PathBuf,
     size: Option<u64>,
     covered: BTreeMap<PathBuf, Node>,
     busy: bool,
@@ -343,10 +344,25 @@ impl Disk {
             point: real,
             fs_type,
             device,
+            source: fs_type.into(),
             size,
             covered,
             busy: false,
         });
+        Ok(())
+    }
+
+    /// Mounts a device, which the table then names.
+    pub fn mount_from(
+        &mut self,
+        fs_type: &'static str,
+        source: &Path,
+        point: &Path,
+    ) -> io::Result<()> {
+        self.mount_as(fs_type, point, None)?;
+        if let Some(mounted) = self.mounts.last_mut() {
+            mounted.source = source.to_owned();
+        }
         Ok(())
     }
 
@@ -356,11 +372,12 @@ impl Disk {
             .resolve(source, true)
             .map_err(naming("bind mount", source))?;
         let of = self.mounts.iter().filter(|m| real.starts_with(&m.point));
-        let device = of.max_by_key(|m| m.point.as_os_str().len());
-        let device = device.map_or("disk".to_owned(), |m| m.device.clone());
+        let of = of.max_by_key(|m| m.point.as_os_str().len());
+        let of = of.map(|m| (m.device.clone(), m.source.clone()));
+        let (device, source) = of.unwrap_or_else(|| ("disk".to_owned(), "disk".into()));
         self.mount_as("bind", point, None)?;
         if let Some(mounted) = self.mounts.last_mut() {
-            mounted.device = device;
+            (mounted.device, mounted.source) = (device, source);
         }
         Ok(())
     }
@@ -405,6 +422,7 @@ impl Disk {
                 point,
                 fs_type,
                 device: m.device.clone(),
+                source: m.source.clone(),
             })
         });
         Ok(found.collect())

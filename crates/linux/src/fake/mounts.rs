@@ -32,6 +32,11 @@ impl MemoryMounts {
         lock(&self.shared).disk.mount_as(fs_type, point, None)
     }
 
+    /// The same of a device, which the table then names.
+    pub fn put_from(&self, fs_type: &'static str, source: &Path, point: &Path) -> io::Result<()> {
+        lock(&self.shared).disk.mount_from(fs_type, source, point)
+    }
+
     /// The size the topmost mount at `point` was given.
     pub fn size_of(&self, point: &Path) -> Option<u64> {
         lock(&self.shared).disk.size_of(point)

@@ -191,7 +191,7 @@ impl Renderer {
             let file = payload::private(bytes, mode, request.pod, request.fs_group());
             Ok(Files::from([(source.path.clone(), file)]))
         } else if part.pod_certificate.is_some() {
-            Err(SetUpError::GateOff("PodCertificateRequest"))
+            Err(SetUpError::UnsupportedSource("podCertificate"))
         } else {
             Ok(Files::new())
         }

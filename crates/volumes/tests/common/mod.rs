@@ -259,6 +259,7 @@ pub async fn told(volumes: &Volumes, pod: &Pod) -> Vec<String> {
     }
 }
 
+/// Nothing of a pod is left.
 pub async fn assert_gone(files: &MemoryFiles, note: &str) {
     let left: Vec<_> = files
         .paths()
@@ -272,4 +273,40 @@ pub async fn assert_gone(files: &MemoryFiles, note: &str) {
         files.content(Path::new("/srv/data/precious")).is_some(),
         "{note}"
     );
+}
+
+/// Where a pod's emptyDirs are.
+pub const EMPTY_DIRS: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~empty-dir";
+
+/// An agent over these files, in a world with nothing in it.
+pub fn agent_over(files: &MemoryFiles) -> Volumes {
+    let config = VolumesConfig::new(RootDir::new(ROOT));
+    Volumes::new(config, World::default().in_memory(files))
+}
+
+/// A pod with volumes that are directories, mounts, and of the node.
+pub fn full_pod() -> Pod {
+    pod(r#"[{"name":"disk","emptyDir":{}},
+            {"name":"ram","emptyDir":{"medium":"Memory","sizeLimit":"1Mi"}},
+            {"name":"ram2","emptyDir":{"medium":"Memory"}},
+            {"name":"host","hostPath":{"path":"/srv/data","type":"Directory"}}]"#)
+}
+
+/// What lies below the root directory.
+pub fn under_root(files: &MemoryFiles) -> Vec<String> {
+    files
+        .paths()
+        .iter()
+        .filter_map(|p| p.strip_prefix(ROOT).ok())
+        .map(|p| p.display().to_string())
+        .filter(|p| !p.is_empty())
+        .collect()
+}
+
+/// Of plugins neither.
+pub async fn assert_nothing_left(files: &MemoryFiles, note: &str) {
+    let mut left = under_root(files);
+    left.retain(|p| p != "pods");
+    assert_eq!(left, Vec::<String>::new(), "{note}");
+    assert_gone(files, note).await;
 }
