@@ -80,6 +80,7 @@ pub async fn open(
             .unwrap_or_default(),
         record,
         node_logs: node_logs(doors.loaded),
+        split_logs: doors.loaded.gates.enabled(Gate::PodLogsQuerySplitStreams),
         about: about(doors.loaded),
         debug: Debug {
             profiling: config.server.enable_profiling_handler,
@@ -93,6 +94,7 @@ pub async fn open(
     let limits = TlsLimits {
         min_version: config.security.tls_min_version.clone(),
         cipher_suites: config.security.tls_cipher_suites.clone(),
+        groups: config.security.tls_curve_preferences.clone(),
     };
     keep_fresh(certificates, config, tasks);
     info!(address = %address, "Serving the HTTPS port");

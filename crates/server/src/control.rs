@@ -79,11 +79,16 @@ async fn pods(State(view): State<View>) -> Response {
 }
 
 async fn rows(State(view): State<View>, Query(options): Query<Options>) -> Response {
-    let table = move |view: &View| line(&pod_rows(&view.pods(), view.events(), view.now()));
+    let table = move |view: &View| {
+        // In this order, or a pod that is let go in between would be in neither.
+        let (pods, ending) = (view.pods(), view.ending());
+        line(&pod_rows(&pods, &ending, view.events(), view.now()))
+    };
     if !options.watch {
         return json_lines(Body::from(table(&view)));
     }
-    let bells = vec![view.pod_changes(), view.events().newest()];
+    let mut bells = vec![view.pod_changes(), view.events().newest()];
+    bells.extend(view.ends());
     let frames = futures::stream::unfold(
         (view, bells, true),
         move |(view, mut bells, first)| async move {

@@ -12,7 +12,7 @@ use http::Method;
 use krablet_metrics::{HttpMetrics, RequestLabels};
 use tokio::time::Instant;
 
-use crate::guests::Held;
+use crate::guests::{Held, OnLooker};
 
 /// What is not told apart.
 const OTHER: &str = "other";
@@ -148,6 +148,9 @@ impl Counting {
 /// to take the one that comes with the request.
 #[derive(Clone)]
 pub(crate) struct Ongoing(#[allow(dead_code, reason = "held for its end")] Arc<Begun>);
+
+/// Nothing but its end matters.
+impl OnLooker for Ongoing {}
 
 struct Begun {
     metrics: HttpMetrics,

@@ -42,6 +42,14 @@ pub trait NodeView: Send + Sync {
     fn pod(&self, namespace: &str, name: &str) -> Option<Pod>;
     /// Rings when a pod or its status changes.
     fn pod_changes(&self) -> watch::Receiver<u64>;
+    /// Pods that no source wants any more and that have not ended yet, for tables.
+    fn ending(&self) -> Vec<Pod> {
+        Vec::new()
+    }
+    /// Rings when such a pod comes, and when it has ended.
+    fn ends(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
     fn events(&self) -> &Recorder;
     /// Failing health checks by name, with the reason; empty when all is well.
     fn failing_checks(&self) -> Vec<(&'static str, String)>;

@@ -1,15 +1,18 @@
 //! Listening and serving with limits: a door that is opened wide costs the node nothing.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
@@ -24,14 +27,16 @@ use tracing::{debug, warn};
 use crate::guests::{Doings, Guest, Guests, Held, UnderWay};
 use crate::secure::PeerCertificates;
 
-/// Connections served at a time at one door; who comes then gets the place of one that is idle, or waits.
+/// Connections served at a time at one door; who comes then gets the place of one that is idle or takes nothing of its
+/// answers, or waits.
 const MAX_CONNECTIONS: usize = 256;
 /// The same of the HTTPS door.
 const MAX_SECURE_CONNECTIONS: usize = 1024;
-/// A client that has not sent its request head by then is dropped.
+/// A client that has not sent its request head by then is dropped, and one that takes nothing of its answer for so long if
+/// its place is needed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Clients of the HTTPS door keep their connections; one on which nothing is under way for so long is closed, and one
-/// whose request head is not whole by then as well.
+/// The same of the HTTPS door, whose clients keep their connections: one on which nothing is under way for so long is
+/// closed.
 const SECURE_IDLE: Duration = Duration::from_secs(90);
 /// A connection that was told to end is cut off then, or a little later than at once if its place is needed.
 const FAREWELL: Duration = Duration::from_secs(30);
@@ -57,6 +62,15 @@ pub enum ListenError {
 pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
+}
+
+/// What is spoken at a door.
+#[derive(Clone, Copy, Debug)]
+enum Speech {
+    /// HTTP/1.1 alone, where one request goes after the other and each is a client's only one.
+    Old,
+    /// That or HTTP/2, as the client begins.
+    Any,
 }
 
 /// Who came in.
@@ -101,16 +115,26 @@ impl Listener {
 
     /// Serves until dropped; dropping it closes every connection.
     pub async fn serve(self, router: Router) {
+        self.serve_in(Speech::Any, router).await;
+    }
+
+    /// The same for a door that is open to everybody: HTTP/1.1 alone, as the kubelet's are.
+    pub(crate) async fn serve_everybody(self, router: Router) {
+        self.serve_in(Speech::Old, router).await;
+    }
+
+    async fn serve_in(self, speech: Speech, router: Router) {
         let serve = move |accepted, guest: Guest| {
             let router = router.clone();
             async move {
                 match accepted {
-                    Accepted::Tcp(stream) => connection(stream, router, &guest).await,
-                    Accepted::Unix(stream) => connection(stream, router, &guest).await,
+                    Accepted::Tcp(stream) => connection(stream, speech, router, &guest).await,
+                    Accepted::Unix(stream) => connection(stream, speech, router, &guest).await,
                 }
             }
         };
-        self.serve_each(MAX_CONNECTIONS, serve).await;
+        let guests = Guests::new(MAX_CONNECTIONS, HEAD_TIMEOUT);
+        self.serve_each(&guests, serve).await;
     }
 
     /// Serves with TLS until dropped. What a client shows of itself goes with each of its requests.
@@ -131,7 +155,8 @@ impl Listener {
                 }
             }
         };
-        self.serve_each(MAX_SECURE_CONNECTIONS, serve).await;
+        let guests = Guests::new(MAX_SECURE_CONNECTIONS, SECURE_IDLE);
+        self.serve_each(&guests, serve).await;
     }
 
     async fn accept(&self) -> io::Result<Accepted> {
@@ -148,11 +173,10 @@ impl Listener {
     }
 
     /// One is let in and then finds a place: what waits beyond that waits in the kernel's queue.
-    async fn serve_each<F>(self, most: usize, serve: impl Fn(Accepted, Guest) -> F)
+    async fn serve_each<F>(self, guests: &Guests, serve: impl Fn(Accepted, Guest) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let guests = Guests::at_most(most);
         let mut connections = JoinSet::new();
         loop {
             match self.accept().await {
@@ -204,37 +228,61 @@ async fn secure_connection(
         .iter()
         .map(|c| c.clone().into_owned());
     let shown = PeerCertificates(Arc::new(shown.collect()));
-    talk(stream, router, shown, SECURE_IDLE, guest).await;
+    talk(stream, Speech::Any, router, shown, guest).await;
 }
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    speech: Speech,
     router: Router,
     guest: &Guest,
 ) {
     let nobody = PeerCertificates::default();
-    talk(stream, router, nobody, HEAD_TIMEOUT, guest).await;
+    talk(stream, speech, router, nobody, guest).await;
 }
 
-/// Requests and answers, in HTTP/1.1 or HTTP/2 as the client begins. Each of its requests gets so much patience to come
-/// whole, and so long may nothing be under way.
+/// Requests and answers. Each of its requests gets the door's patience to come whole, and so long may nothing be under way.
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    speech: Speech,
     router: Router,
     shown: PeerCertificates,
-    patience: Duration,
     guest: &Guest,
 ) {
+    let stream = TokioIo::new(stream);
     let doings = guest.doings();
     let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(shown.clone());
         answer(router.clone(), request, doings.clone())
     });
+    match speech {
+        Speech::Old => {
+            let served = old_builder(guest).serve_connection(stream, service);
+            until_it_ends(served, |served| served.graceful_shutdown(), guest).await;
+        }
+        Speech::Any => {
+            let builder = any_builder(guest);
+            let served = builder.serve_connection_with_upgrades(stream, service);
+            until_it_ends(served, |served| served.graceful_shutdown(), guest).await;
+        }
+    }
+}
+
+fn old_builder(guest: &Guest) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(guest.patience())
+        .max_buf_size(MAX_HEAD);
+    builder
+}
+
+fn any_builder(guest: &Guest) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(patience)
+        .header_read_timeout(guest.patience())
         .max_buf_size(MAX_HEAD);
     builder
         .http2()
@@ -243,17 +291,25 @@ async fn talk(
         .max_header_list_size(32 * 1024)
         .keep_alive_interval(SECURE_IDLE / 3)
         .keep_alive_timeout(SECURE_IDLE / 3);
-    let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    builder
+}
+
+/// Serves a connection until its client or its time is gone; `shut` tells the client that it is.
+async fn until_it_ends<C, E>(served: C, shut: impl FnOnce(Pin<&mut C>), guest: &Guest)
+where
+    C: Future<Output = Result<(), E>>,
+    E: fmt::Display,
+{
     let mut served = std::pin::pin!(served);
     let ended = tokio::select! {
         biased;
         ended = served.as_mut() => ended,
-        () = guest.has_to_go(patience) => {
-            served.as_mut().graceful_shutdown();
+        () = guest.has_to_go() => {
+            shut(served.as_mut());
             tokio::select! {
                 biased;
                 ended = served => ended,
-                () = farewell(guest) => return debug!("An idle connection was cut off"),
+                () = farewell(guest) => return debug!("A connection was cut off"),
             }
         }
     };
@@ -263,14 +319,20 @@ async fn talk(
 }
 
 /// A client that was told to go may take what was said last, if nobody needs the place. What it asked before it heard of
-/// that is answered first.
+/// that is answered first, if it takes the answer.
 async fn farewell(guest: &Guest) {
     let needed = async {
         guest.is_unwanted().await;
         tokio::time::sleep(HURRIED_FAREWELL).await;
     };
-    let _ = timeout(FAREWELL, needed).await;
-    guest.idle_for(Duration::ZERO).await;
+    let said = async {
+        let _ = timeout(FAREWELL, needed).await;
+        guest.idle_for(Duration::ZERO).await;
+    };
+    tokio::select! {
+        () = said => {}
+        () = guest.is_given_up() => {}
+    }
 }
 
 /// Under way until the client has taken all of it. Refusals are short: who does not take one keeps no place by that, or

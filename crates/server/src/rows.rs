@@ -1,5 +1,7 @@
 //! A pod as one row of a table: the columns people know, plus its last event.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use krablet_events::{Event, Recorder};
 use krablet_pod::api::{ContainerStatus, Pod, PodStatus};
@@ -23,16 +25,22 @@ pub struct PodRow {
     pub last_event: String,
 }
 
-/// Rows of all pods, by namespace and name.
-pub fn pod_rows(pods: &[Pod], recorder: &Recorder, now: Timestamp) -> Vec<PodRow> {
+const TERMINATING: &str = "Terminating";
+
+/// Rows of all pods, by namespace and name. `ending` are those that no source wants any more: static pods have no
+/// other sign of it. Such a pod stands above its successor of the same name.
+pub fn pod_rows(pods: &[Pod], ending: &[Pod], recorder: &Recorder, now: Timestamp) -> Vec<PodRow> {
     let events = crate::last_events(recorder);
-    let mut rows: Vec<PodRow> = pods
-        .iter()
-        .map(|pod| {
-            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-            row(pod, events.get(uid), now)
-        })
-        .collect();
+    let uid = |pod: &Pod| pod.metadata.uid.clone().unwrap_or_default();
+    let made = |pod: &Pod| row(pod, events.get(&uid(pod)), now);
+    let old: BTreeSet<String> = ending.iter().map(uid).collect();
+    let last = ending.iter().map(|pod| PodRow {
+        status: TERMINATING.to_owned(),
+        ..made(pod)
+    });
+    // A pod that came back is told of when its last life has ended.
+    let wanted = pods.iter().filter(|pod| !old.contains(&uid(pod)));
+    let mut rows: Vec<PodRow> = last.chain(wanted.map(made)).collect();
     rows.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     rows
 }
@@ -90,7 +98,7 @@ fn shown_status(
     regular: &[ContainerStatus],
 ) -> String {
     if pod.metadata.deletion_timestamp.is_some() {
-        return "Terminating".to_owned();
+        return TERMINATING.to_owned();
     }
     if let Some(initialising) = init_status(pod, init) {
         return initialising;
@@ -206,6 +214,36 @@ mod tests {
         for (pod, status, ready) in cases {
             assert_eq!(shown(pod.clone()), (status.to_owned(), ready, 1), "{pod}");
         }
+    }
+
+    #[test]
+    fn pods_that_end_stand_above_their_successors() {
+        let pod = |name: &str, uid: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"namespace": "ns", "name": name, "uid": uid},
+                "spec": {"containers": [{"name": "a"}]},
+                "status": {"phase": "Running"},
+            }))
+            .unwrap()
+        };
+        let wanted = [pod("web", "new"), pod("back", "same"), pod("a", "a")];
+        let ending = [pod("web", "old"), pod("back", "same"), pod("gone", "gone")];
+        let recorder = Recorder::new(|| Timestamp::UNIX_EPOCH);
+        let rows = pod_rows(&wanted, &ending, &recorder, Timestamp::UNIX_EPOCH);
+        let shown: Vec<String> = rows
+            .iter()
+            .map(|r| format!("{} {} {}", r.name, r.uid, r.status))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "a a Running",
+                "back same Terminating",
+                "gone gone Terminating",
+                "web old Terminating",
+                "web new Running",
+            ]
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get};
 use http::{StatusCode, header};
@@ -11,7 +11,7 @@ use krablet_metrics::HttpMetrics;
 use serde_json::json;
 
 use crate::counting::Counting;
-use crate::health::HealthRecord;
+use crate::health::{HealthRecord, Report};
 use crate::listen::Listener;
 use crate::stats::{self, Statistics};
 use crate::{NodeView, View, answers};
@@ -26,7 +26,7 @@ pub(crate) const METRICS: [(header::HeaderName, &str); 1] = [(
 pub async fn serve_healthz(listener: Listener, view: View, record: HealthRecord) {
     let health = Health { view, record };
     let router = routes(&[HEALTH_ROUTES]).with_state(health);
-    listener.serve(router).await;
+    listener.serve_everybody(router).await;
 }
 
 /// The read-only port, without authentication: nothing here changes anything.
@@ -36,7 +36,7 @@ pub async fn serve_read_only(listener: Listener, parts: OpenParts, requests: Htt
     });
     let router = parts.routes().merge(shut).fallback(answers::not_found);
     let router = Counting::read_only(requests).around(router);
-    listener.serve(router).await;
+    listener.serve_everybody(router).await;
 }
 
 /// What the read-only port tells, and the HTTPS port to those who may.
@@ -106,29 +106,22 @@ fn routes<S: Clone + Send + Sync + 'static>(tables: &[&[Route<S>]]) -> Router<S>
     })
 }
 
-async fn healthz(State(health): State<Health>, request: axum::extract::RawQuery) -> Response {
+async fn healthz(
+    State(health): State<Health>,
+    Query(pairs): Query<Vec<(String, String)>>,
+) -> Response {
     let view = &health.view;
-    let failing = view.failing_checks();
-    health.record.tell(view.check_names(), &failing);
-    let verbose = request
-        .0
-        .is_some_and(|q| q.split('&').any(|p| p.starts_with("verbose")));
-    if failing.is_empty() && !verbose {
-        return (TEXT, "ok").into_response();
+    let report = Report::of(view.check_names(), view.failing_checks(), &pairs);
+    health.record.tell(&report.made, &report.failed);
+    if !report.failed.is_empty() {
+        // Who may look at the single checks is told why, and who reads the log.
+        tracing::info!(failed = ?report.failed, "healthz check failed");
+        return (StatusCode::INTERNAL_SERVER_ERROR, TEXT, report.text()).into_response();
     }
-    let mut text = String::new();
-    for name in view.check_names() {
-        match failing.iter().find(|(failed, _)| failed == name) {
-            Some((_, reason)) => text.push_str(&format!("[-]{name} failed: {reason}\n")),
-            None => text.push_str(&format!("[+]{name} ok\n")),
-        }
+    match pairs.iter().any(|(key, _)| key == "verbose") {
+        true => (TEXT, report.text()).into_response(),
+        false => (TEXT, "ok").into_response(),
     }
-    if failing.is_empty() {
-        text.push_str("healthz check passed\n");
-        return (TEXT, text).into_response();
-    }
-    text.push_str("healthz check failed\n");
-    (StatusCode::INTERNAL_SERVER_ERROR, TEXT, text).into_response()
 }
 
 async fn one_check(State(health): State<Health>, Path(check): Path<String>) -> Response {

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use krablet_events::{Subject, reason};
 use krablet_metrics::HttpMetrics;
 use krablet_pod::PodRef;
@@ -94,16 +94,28 @@ async fn health_tells_which_check_fails() {
             "[+]ping ok\n[+]syncloop ok\nhealthz check passed\n".into()
         )
     );
+    assert_eq!(get("/healthz?verbosely=1").await, (200, "ok".into()));
     *node.failing.lock().unwrap() = vec![("syncloop", "stuck".into())];
     assert_eq!(
         get("/healthz").await,
         (
             500,
-            "[+]ping ok\n[-]syncloop failed: stuck\nhealthz check failed\n".into()
+            "[+]ping ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n".into()
+        )
+    );
+    assert_eq!(get("/healthz?exclude=syncloop").await, (200, "ok".into()));
+    assert_eq!(
+        get("/healthz?verbose=1&exclude=syncloop").await,
+        (
+            200,
+            "[+]ping ok\n[+]syncloop excluded: ok\nhealthz check passed\n".into()
         )
     );
     assert_eq!(get("/healthz/ping").await, (200, "ok".into()));
-    assert_eq!(get("/healthz/syncloop").await.0, 500);
+    assert_eq!(
+        get("/healthz/syncloop").await,
+        (500, "internal server error: stuck\n".into())
+    );
     assert_eq!(get("/healthz/other").await.0, 404);
     assert_eq!(
         get("/pods").await.0,
@@ -180,6 +192,31 @@ async fn the_read_only_port_serves_pods_and_metrics() {
     };
     for (path, count) in [("pods", 1), ("metrics", 1), ("logs", 2), ("other", 6)] {
         assert_eq!(counted(path), count, "{path}");
+    }
+}
+
+/// A client of HTTP/2 could put many requests on one connection, and take the answer to none.
+#[tokio::test]
+async fn the_doors_for_everybody_speak_http_1_alone() {
+    let (health, health_address) = tcp().await;
+    let (open, open_address) = tcp().await;
+    let node = Quiet::with(Vec::new());
+    let parts = OpenParts {
+        view: node.clone(),
+        record: HealthRecord::default(),
+        statistics: None,
+    };
+    let mut doors = JoinSet::new();
+    doors.spawn(serve_healthz(health, node, HealthRecord::default()));
+    doors.spawn(serve_read_only(open, parts, HttpMetrics::default()));
+    for address in [health_address, open_address] {
+        let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+        let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await;
+        let (mut sender, connection) = shaken.unwrap();
+        tokio::spawn(connection);
+        let request = Request::get(format!("http://{address}/healthz"));
+        let request = request.body(Empty::<Bytes>::new()).unwrap();
+        assert!(sender.send_request(request).await.is_err());
     }
 }
 

@@ -6,9 +6,11 @@ mod node;
 mod stage;
 
 use krablet_server::TlsLimits;
+use rustls::NamedGroup;
+use rustls::crypto::aws_lc_rs::{self, kx_group};
 use rustls::version::{TLS12, TLS13};
 use serde_json::{Value, json};
-use stage::{Stage, connector, head, pair};
+use stage::{Stage, connector, connector_of, head, pair};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -58,6 +60,31 @@ async fn older_versions_are_refused_where_they_are_to_be() {
             };
             assert_eq!(got_in, expected, "{min_version:?}: {:?}", version.version);
         }
+    }
+}
+
+#[tokio::test]
+async fn keys_are_exchanged_by_the_groups_that_are_wanted() {
+    let limits = TlsLimits {
+        // The first of these is not known here.
+        groups: vec![25, 24],
+        ..TlsLimits::default()
+    };
+    let stage = Stage::within(limits).await;
+    for version in [&TLS12, &TLS13] {
+        let client = connector(stage.certificate.clone(), &[version]);
+        let mut stream = stage.connect_by(&client).await.unwrap();
+        assert!(is_well(&mut stream).await);
+        let group = stream.get_ref().1.negotiated_key_exchange_group();
+        assert_eq!(group.unwrap().name(), NamedGroup::secp384r1);
+        let mut other = aws_lc_rs::default_provider();
+        other.kx_groups = vec![kx_group::X25519];
+        let client = connector_of(other, stage.certificate.clone(), &[version]);
+        let refused = match stage.connect_by(&client).await {
+            Ok(mut stream) => !is_well(&mut stream).await,
+            Err(_) => true,
+        };
+        assert!(refused, "{:?}", version.version);
     }
 }
 

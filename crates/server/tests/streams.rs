@@ -9,7 +9,7 @@ mod stage;
 use std::io::Write as _;
 use std::time::Duration;
 
-use stage::Stage;
+use stage::{Stage, V5};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Each kind of stream.
@@ -63,6 +63,7 @@ async fn what_streams_and_readers_cost() {
     for kind in KINDS {
         a_thousand_dropped_streams(&stage, kind).await;
     }
+    web_sockets_pass_as_they_are(&stage).await;
     malformed_upgrades(&stage).await;
     readers_who_do_not_read(&stage).await;
     readers_of_a_container_who_do_not_read(&stage).await;
@@ -118,6 +119,35 @@ async fn twenty_at_a_time(stage: &Stage, request: &str, times: usize) {
                 .iter()
                 .all(|(_, head)| head.starts_with("HTTP/1.1 101 "))
         );
+    }
+}
+
+/// The newest protocol there is, which is the runtime's business alone: the words of the handshake and the frames go both ways
+/// as they are.
+async fn web_sockets_pass_as_they_are(stage: &Stage) {
+    let key = "dGhlIHNhbXBsZSBub25jZQ==";
+    for kind in &KINDS[1..] {
+        let request = format!(
+            "GET {kind} HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Protocol: {V5}\r\n\r\n"
+        );
+        let (mut stream, head) = stage.ask(&request).await;
+        assert!(head.starts_with("HTTP/1.1 101 "), "{kind}: {head}");
+        let head = head.to_ascii_lowercase();
+        let accepted = format!("of {key}").to_ascii_lowercase();
+        for line in [
+            "upgrade: websocket".to_owned(),
+            format!("sec-websocket-protocol: {V5}"),
+            format!("sec-websocket-accept: {accepted}"),
+        ] {
+            assert!(head.lines().any(|l| l == line), "{line}: {head}");
+        }
+        // Masked, on channel 0: a letter, and that there is no more of it, which no older protocol can say.
+        let frames = b"\x82\x82\x01\x02\x03\x04\x01\x63\x82\x82\x00\x00\x00\x00\xff\x00";
+        stream.write_all(frames).await.unwrap();
+        let mut heard = [0; 16];
+        stream.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, frames, "{kind}");
     }
 }
 

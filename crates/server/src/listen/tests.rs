@@ -27,7 +27,18 @@ fn pair() -> (CertificateDer<'static>, TlsAcceptor) {
     (certificate, TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Two answers that come at once, one that waits to be allowed to, and one that never ends.
+/// Has the only place of its door.
+async fn alone() -> Guest {
+    Guests::new(1, SECURE_IDLE).enter().await
+}
+
+/// A piece of an answer that is as large as who asked for it likes.
+const PIECE: &str = match std::str::from_utf8(&[b'x'; 1024]) {
+    Ok(piece) => piece,
+    Err(_) => "",
+};
+
+/// Two answers that come at once, one that waits to be allowed to, one that never ends, and one of which there is always more.
 fn router(wait: Arc<Notify>) -> Router {
     let slow = async move || {
         wait.notified().await;
@@ -38,8 +49,13 @@ fn router(wait: Arc<Notify>) -> Router {
         let lines = futures::stream::iter([line]).chain(futures::stream::pending());
         Body::from_stream(lines)
     };
+    let endless = async || {
+        let pieces = futures::stream::repeat_with(|| Ok::<_, Infallible>(PIECE));
+        Body::from_stream(pieces)
+    };
     Router::new()
         .route("/", get(async || "fine"))
+        .route("/endless", get(endless))
         .route(
             "/refused",
             get(async || (StatusCode::UNAUTHORIZED, "Unauthorized")),
@@ -50,7 +66,7 @@ fn router(wait: Arc<Notify>) -> Router {
 
 /// A client at the HTTPS door, and the door's side of it.
 async fn client(tasks: &mut JoinSet<()>) -> TlsStream<DuplexStream> {
-    let guest = Guests::at_most(1).enter().await;
+    let guest = alone().await;
     client_of(guest, router(Arc::default()), tasks).await
 }
 
@@ -79,7 +95,7 @@ type Sender = hyper::client::conn::http2::SendRequest<Body>;
 
 /// The same with HTTP/2; it answers every ping.
 async fn modern_client(wait: Arc<Notify>, tasks: &mut JoinSet<()>) -> Sender {
-    let guest = Guests::at_most(1).enter().await;
+    let guest = alone().await;
     let stream = client_of(guest, router(wait), tasks).await;
     modern(stream, 1 << 16, tasks).await
 }
@@ -141,7 +157,7 @@ async fn who_never_begins_the_handshake_is_cut_off() {
     let (_, acceptor) = pair();
     let (_here, there) = tokio::io::duplex(4096);
     let begun = Instant::now();
-    let guest = Guests::at_most(1).enter().await;
+    let guest = alone().await;
     secure_connection(there, &acceptor, Router::new(), &guest).await;
     assert_eq!(begun.elapsed(), HEAD_TIMEOUT);
 }
@@ -229,7 +245,7 @@ async fn what_is_under_way_is_never_cut_off() {
 async fn an_answer_that_is_long_in_coming_is_waited_for() {
     let mut tasks = JoinSet::new();
     let wait = Arc::new(Notify::new());
-    let guest = Guests::at_most(1).enter().await;
+    let guest = alone().await;
     let mut stream = client_of(guest, router(wait.clone()), &mut tasks).await;
     let ask = b"GET /slow HTTP/1.1\r\nHost: node\r\n\r\n";
     stream.write_all(ask).await.unwrap();
@@ -239,12 +255,12 @@ async fn an_answer_that_is_long_in_coming_is_waited_for() {
     assert!(rest(stream).await.ends_with("at last"));
 }
 
-/// A client that answers pings and takes nothing of what it is told.
+/// A client that answers pings and takes nothing of what it is told, where nobody needs its place.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_that_is_not_taken_holds_no_place() {
     for (path, stays) in [("/", true), ("/refused", false)] {
         let mut tasks = JoinSet::new();
-        let guest = Guests::at_most(1).enter().await;
+        let guest = alone().await;
         let stream = client_of(guest, router(Arc::default()), &mut tasks).await;
         let mut sender = modern(stream, 0, &mut tasks).await;
         let _answer = get_from(&mut sender, path).await.unwrap();
@@ -253,10 +269,116 @@ async fn a_refusal_that_is_not_taken_holds_no_place() {
     }
 }
 
+/// The same where somebody does.
+#[tokio::test(start_paused = true)]
+async fn no_answer_that_is_not_taken_holds_a_place_that_is_needed() {
+    const WIDE: u32 = 1 << 16;
+    for (path, window, gives_way) in [
+        ("/", 0, true),
+        ("/lines", 0, true),
+        ("/endless", WIDE, true),
+        // Its end is waited for on this side.
+        ("/lines", WIDE, false),
+        ("/slow", 0, false),
+    ] {
+        let mut tasks = JoinSet::new();
+        let guests = Guests::new(1, SECURE_IDLE);
+        let guest = guests.enter().await;
+        let stream = client_of(guest, router(Arc::default()), &mut tasks).await;
+        let mut sender = modern(stream, window, &mut tasks).await;
+        tasks.spawn(async move {
+            let answer = get_from(&mut sender, path).await;
+            std::future::pending::<()>().await;
+            drop((answer, sender));
+        });
+        let begun = Instant::now();
+        // Who has asked for nothing yet is idle.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let entered = timeout(10 * SECURE_IDLE, guests.enter()).await;
+        assert_eq!(entered.is_ok(), gives_way, "{path} {window}");
+        let waited = begun.elapsed().as_secs();
+        assert!(waited >= SECURE_IDLE.as_secs(), "{path}: {waited}");
+        assert!(
+            !gives_way || waited <= SECURE_IDLE.as_secs() + 1,
+            "{path}: {waited}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_an_answer_slowly_keeps_the_place() {
+    let mut tasks = JoinSet::new();
+    let guests = Guests::new(1, SECURE_IDLE);
+    let guest = guests.enter().await;
+    let stream = client_of(guest, router(Arc::default()), &mut tasks).await;
+    let window = u32::try_from(PIECE.len()).unwrap();
+    let mut sender = modern(stream, window, &mut tasks).await;
+    let answer = get_from(&mut sender, "/endless").await.unwrap();
+    let mut answer = answer.into_body();
+    let slowly = async {
+        for _ in 0..20 {
+            let piece = answer.frame().await.unwrap().unwrap();
+            assert_eq!(piece.data_ref().unwrap().len(), PIECE.len());
+            tokio::time::sleep(SECURE_IDLE * 2 / 3).await;
+        }
+    };
+    let mut new = Box::pin(guests.enter());
+    tokio::select! {
+        () = slowly => {}
+        _ = &mut new => panic!("it was cut off"),
+    }
+    timeout(SECURE_IDLE, new).await.expect("it holds the place");
+}
+
+/// A client of a plain door.
+fn plain_client(guest: Guest, speech: Speech, tasks: &mut JoinSet<()>) -> DuplexStream {
+    let (here, there) = tokio::io::duplex(4096);
+    let router = router(Arc::default());
+    tasks.spawn(async move { connection(there, speech, router, &guest).await });
+    here
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_shuts_a_plain_door_by_not_reading() {
+    let mut tasks = JoinSet::new();
+    let guests = Guests::new(1, HEAD_TIMEOUT);
+    let guest = guests.enter().await;
+    let mut stream = plain_client(guest, Speech::Old, &mut tasks);
+    let ask = b"GET /endless HTTP/1.1\r\nHost: node\r\n\r\n";
+    stream.write_all(ask).await.unwrap();
+    let gone = timeout(100 * HEAD_TIMEOUT, tasks.join_next()).await;
+    assert!(gone.is_err(), "nobody needs the place");
+    let new = timeout(HEAD_TIMEOUT, guests.enter()).await;
+    plain_client(new.expect("nobody gives way"), Speech::Old, &mut tasks);
+    ended(&mut tasks).await;
+    // What it could have taken all the time, and no more.
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.unwrap();
+    assert!(rest.starts_with(b"HTTP/1.1 200 ") && rest.len() <= 4096);
+}
+
+#[tokio::test(start_paused = true)]
+async fn doors_for_everybody_speak_one_language() {
+    for (speech, understood) in [(Speech::Old, false), (Speech::Any, true)] {
+        let mut tasks = JoinSet::new();
+        let mut stream = plain_client(alone().await, speech, &mut tasks);
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        stream.write_all(preface).await.unwrap();
+        let mut heard = [0; 4];
+        let count = stream.read(&mut heard).await.unwrap();
+        // A frame of settings, after its length.
+        assert_eq!(
+            count == 4 && heard[3] == 4,
+            understood,
+            "{speech:?}: {heard:?}"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_idle_crowd_gives_way_to_who_comes() {
     let mut tasks = JoinSet::new();
-    let guests = Guests::at_most(8);
+    let guests = Guests::new(8, SECURE_IDLE);
     let mut crowd = Vec::new();
     for number in 0..8 {
         let guest = guests.enter().await;

@@ -35,6 +35,13 @@ pub(super) async fn container_logs(
         );
         return refuse(StatusCode::NOT_FOUND, why);
     }
+    if let Some(stream) = query.options.stream.filter(|_| !door.parts.split_logs) {
+        let why = format!(
+            "unable to return the given log stream: \"{stream:?}\". \
+             Please enable PodLogsQuerySplitStreams feature gate in kubelet"
+        );
+        return refuse(StatusCode::BAD_REQUEST, why);
+    }
     let id = match logged_instance(pod.status.as_ref(), &place, query.previous) {
         Ok(id) => id,
         Err(why) => return refuse(StatusCode::BAD_REQUEST, why),

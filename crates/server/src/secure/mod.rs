@@ -75,6 +75,8 @@ pub struct SecureParts {
     pub idle: Duration,
     pub record: HealthRecord,
     pub node_logs: NodeLogs,
+    /// The gate `PodLogsQuerySplitStreams`: one stream of a container's log alone.
+    pub split_logs: bool,
     pub about: About,
     pub debug: Debug,
     /// `None` with the gate `ContainerCheckpoint` off.
@@ -101,13 +103,7 @@ pub async fn serve_secure(
     parts: SecureParts,
 ) -> Result<(), String> {
     let (config, unknown) = tls::server_config(pair, limits)?;
-    if !unknown.is_empty() {
-        let suites = unknown.join(", ");
-        tracing::warn!(
-            suites,
-            "tlsCipherSuites: these are not offered, for they are not known to be safe"
-        );
-    }
+    unknown.warn();
     let door = Arc::new(Door {
         log_watch: LogWatch::new().map_err(|e| format!("watching logs: {e}"))?,
         streams: Streams::new(parts.idle),

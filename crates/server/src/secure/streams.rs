@@ -7,9 +7,9 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, HeaderName, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
-use krablet_cri::{Error, v1};
+use krablet_cri::{Code, Error, v1};
 use krablet_pod::ContainerId;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -28,6 +28,8 @@ const MAX_STREAMS: usize = 512;
 /// For the runtime to take a connection and to answer on it.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 const BUFFER: usize = 64 * 1024;
+/// When to come again to a runtime that serves too many streams: its places are kept for a minute.
+const AGAIN: HeaderValue = HeaderValue::from_static("60");
 /// A command that `/run` runs may take so long.
 const RUN_DEADLINE: Duration = Duration::from_secs(120);
 
@@ -260,11 +262,16 @@ impl Streams {
 }
 
 fn runtime_refused(e: &Error) -> Response {
-    let code = match e.is_not_found() {
-        true => StatusCode::NOT_FOUND,
-        false => StatusCode::INTERNAL_SERVER_ERROR,
+    let code = match e.code {
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    refuse(code, e.to_string())
+    let mut response = refuse(code, e.to_string());
+    if code == StatusCode::TOO_MANY_REQUESTS {
+        response.headers_mut().insert(header::RETRY_AFTER, AGAIN);
+    }
+    response
 }
 
 /// Whether this can become a stream at all, before the runtime prepares for one. Which of the two protocols it is does
@@ -362,149 +369,4 @@ async fn copy(
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const HOUR: Duration = Duration::from_secs(3600);
-
-    #[tokio::test(start_paused = true)]
-    async fn two_ends_are_one_line_until_one_lets_go() {
-        let (mut here, client) = tokio::io::duplex(64);
-        let (mut there, runtime) = tokio::io::duplex(64);
-        let line = tokio::spawn(couple(client, runtime, HOUR));
-        here.write_all(b"ask").await.unwrap();
-        let mut heard = [0; 3];
-        there.read_exact(&mut heard).await.unwrap();
-        assert_eq!(&heard, b"ask");
-        there.write_all(b"told").await.unwrap();
-        drop(there);
-        let mut rest = Vec::new();
-        here.read_to_end(&mut rest).await.unwrap();
-        assert_eq!(rest, b"told");
-        line.await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_goes_frees_the_runtime() {
-        let (here, client) = tokio::io::duplex(64);
-        let (mut there, runtime) = tokio::io::duplex(64);
-        let line = tokio::spawn(couple(client, runtime, HOUR));
-        drop(here);
-        line.await.unwrap();
-        let mut rest = Vec::new();
-        there.read_to_end(&mut rest).await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn silence_ends_a_line_and_words_prolong_it() {
-        let begun = Instant::now();
-        let (mut here, client) = tokio::io::duplex(64);
-        let (_there, runtime) = tokio::io::duplex(64);
-        let line = tokio::spawn(couple(client, runtime, HOUR));
-        tokio::time::sleep(HOUR / 2).await;
-        here.write_all(b"still here").await.unwrap();
-        line.await.unwrap();
-        assert_eq!(begun.elapsed(), HOUR + HOUR / 2);
-    }
-
-    #[test]
-    fn the_runtime_gets_what_it_needs_and_no_more() {
-        let request = http::Request::builder()
-            .method("POST")
-            .uri("/exec/ns/p/c?command=ls")
-            .header("Authorization", "Bearer secret")
-            .header("Connection", "Upgrade")
-            .header("Upgrade", "SPDY/3.1")
-            .header("X-Stream-Protocol-Version", "v4.channel.k8s.io")
-            .body(Body::empty())
-            .unwrap();
-        assert_eq!(wanted_upgrade(request.headers()), Ok(Upgrade::Spdy));
-        let target = "http://127.0.0.1:4321/exec/token".parse().unwrap();
-        let asked = outgoing(&request, &target).unwrap();
-        assert_eq!(asked.uri(), "/exec/token");
-        let mut names: Vec<&str> = asked.headers().keys().map(HeaderName::as_str).collect();
-        names.sort_unstable();
-        assert_eq!(
-            names,
-            ["connection", "host", "upgrade", "x-stream-protocol-version"]
-        );
-    }
-
-    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
-        let parse = |(name, value): &(&str, &str)| {
-            let name: HeaderName = name.parse().unwrap();
-            (name, http::HeaderValue::from_str(value).unwrap())
-        };
-        lines.iter().map(parse).collect()
-    }
-
-    #[test]
-    fn what_can_become_a_stream() {
-        let good = [
-            vec![("connection", "Upgrade"), ("upgrade", "SPDY/3.1")],
-            vec![
-                ("connection", "keep-alive, upgrade"),
-                ("upgrade", "websocket"),
-                ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
-                ("sec-websocket-version", "13"),
-            ],
-        ];
-        for (lines, upgrade) in good.into_iter().zip([Upgrade::Spdy, Upgrade::WebSocket]) {
-            assert_eq!(wanted_upgrade(&headers(&lines)), Ok(upgrade), "{lines:?}");
-        }
-        let bad = [
-            vec![],
-            vec![("upgrade", "SPDY/3.1")],
-            vec![("connection", "upgrade")],
-            vec![("connection", "close"), ("upgrade", "SPDY/3.1")],
-            vec![("connection", "upgrade"), ("upgrade", "h2c")],
-            vec![("connection", "upgrade"), ("upgrade", "")],
-            vec![("connection", "upgrade"), ("upgrade", "websocket")],
-            vec![
-                ("connection", "upgrade"),
-                ("upgrade", "websocket"),
-                ("sec-websocket-key", "short"),
-                ("sec-websocket-version", "13"),
-            ],
-            vec![
-                ("connection", "upgrade"),
-                ("upgrade", "websocket"),
-                ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
-                ("sec-websocket-version", "8"),
-            ],
-        ];
-        for lines in bad {
-            assert!(wanted_upgrade(&headers(&lines)).is_err(), "{lines:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn nothing_but_the_handshake_is_passed_on(
-            lines in proptest::collection::vec(
-                ("(connection|upgrade|authorization|cookie|host|sec-websocket-[a-z]{1,8}|x-stream-protocol-version|x-[a-z]{1,6})",
-                 "(upgrade|Upgrade, close|SPDY/3\\.1|websocket|13|[ -~]{0,30})"),
-                0..12,
-            ),
-        ) {
-            let mut request = http::Request::new(Body::empty());
-            for (name, value) in &lines {
-                let name: HeaderName = name.parse().unwrap();
-                let value = http::HeaderValue::from_str(value.trim()).unwrap();
-                request.headers_mut().append(name, value);
-            }
-            let _ = wanted_upgrade(request.headers());
-            let target = "http://127.0.0.1:4321/exec/token".parse().unwrap();
-            let asked = outgoing(&request, &target).unwrap();
-            for name in asked.headers().keys() {
-                let name = name.as_str();
-                let known = ["connection", "upgrade", "host", "x-stream-protocol-version"].contains(&name);
-                prop_assert!(known || name.starts_with("sec-websocket-"), "{name}");
-            }
-            let hosts: Vec<_> = asked.headers().get_all("host").iter().collect();
-            prop_assert_eq!(hosts, ["127.0.0.1:4321"]);
-        }
-    }
-}
+mod tests;

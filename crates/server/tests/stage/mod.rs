@@ -14,7 +14,7 @@ use krablet_server::{
     About, Access, Debug, HealthRecord, Listener, NodeLogs, SecureParts, ServingPair, TlsLimits,
     serve_secure,
 };
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
@@ -42,19 +42,44 @@ impl StreamingService for Echo {
     }
 }
 
-/// The runtime's streaming server: grants every upgrade, and gives back what it hears.
+/// What it speaks over WebSocket, beside SPDY.
+pub const V5: &str = "v5.channel.k8s.io";
+
+/// The answer to who asks for a stream, if he may have one.
+fn granted(head: &str) -> Option<String> {
+    let (method, rest) = head.split_once(' ')?;
+    let known = ["/exec ", "/attach ", "/forward "];
+    if !known.iter().any(|path| rest.starts_with(path)) {
+        return None;
+    }
+    let value = |name: &str| {
+        let mut lines = rest.lines().filter_map(|line| line.split_once(": "));
+        let named = lines.find(|(key, _)| key.eq_ignore_ascii_case(name));
+        named.map(|(_, value)| value)
+    };
+    let extra = match (method, value("Upgrade")?) {
+        ("POST", "SPDY/3.1") => String::new(),
+        ("GET", "websocket") if value("Sec-WebSocket-Protocol") == Some(V5) => {
+            let key = value("Sec-WebSocket-Key")?;
+            format!("Sec-WebSocket-Protocol: {V5}\r\nSec-WebSocket-Accept: of {key}\r\n")
+        }
+        _ => return None,
+    };
+    let upgrade = value("Upgrade")?;
+    let line = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade:";
+    Some(format!("{line} {upgrade}\r\n{extra}\r\n"))
+}
+
+/// The runtime's streaming server: gives back what it hears.
 async fn echo(listener: TcpListener) {
     let mut streams = JoinSet::new();
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
         while streams.try_join_next().is_some() {}
         streams.spawn(async move {
-            let head = head(&mut stream).await;
-            let known = ["/exec", "/attach", "/forward"];
-            if !known.iter().any(|path| head.starts_with(&format!("POST {path} "))) {
+            let Some(granted) = granted(&head(&mut stream).await) else {
                 return;
-            }
-            let granted = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+            };
             let _ = stream.write_all(granted.as_bytes()).await;
             let (mut from, mut to) = stream.split();
             let _ = tokio::io::copy(&mut from, &mut to).await;
@@ -167,10 +192,18 @@ pub fn connector(
     certificate: CertificateDer<'static>,
     versions: &[&'static SupportedProtocolVersion],
 ) -> TlsConnector {
+    connector_of(aws_lc_rs::default_provider(), certificate, versions)
+}
+
+/// One that knows what the provider knows.
+pub fn connector_of(
+    provider: CryptoProvider,
+    certificate: CertificateDer<'static>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(certificate).unwrap();
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    let config = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(versions)
         .unwrap()
         .with_root_certificates(roots)
@@ -197,6 +230,7 @@ fn parts(streaming: Arc<Echo>, logs: &tempfile::TempDir) -> SecureParts {
         idle: Duration::from_secs(3600),
         record: HealthRecord::default(),
         node_logs: NodeLogs::new(logs.path().to_owned(), Vec::new()),
+        split_logs: false,
         about: About::default(),
         debug: Debug::default(),
         checkpoints: None,

@@ -141,13 +141,13 @@ fn expected(codes: &str, method: &Method) -> u16 {
     meant.last().map_or(405, |(_, code)| code.parse().unwrap())
 }
 
-struct Authority {
+pub(super) struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = params();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -188,7 +188,11 @@ fn token(token: impl Into<String>) -> Shown {
 }
 
 /// With everything behind it that the table's paths are for.
-fn full_door(authority: &Authority, logs: &tempfile::TempDir) -> Router {
+pub(super) fn full_door(
+    authority: &Authority,
+    logs: &tempfile::TempDir,
+    split_logs: bool,
+) -> Router {
     let certificates = ClientCertificates::new(authority.pem.as_bytes()).unwrap();
     std::fs::write(logs.path().join("syslog"), "line\n").unwrap();
     let written = logs.path().join("container.log");
@@ -197,6 +201,7 @@ fn full_door(authority: &Authority, logs: &tempfile::TempDir) -> Router {
         parts.access.authenticator.certificates = Some(certificates);
         parts.view = node::Quiet::with(vec![node::running_pod("p", "u", "c")]);
         parts.inside = Arc::new(node::OnePod);
+        parts.split_logs = split_logs;
         parts.runtime = Arc::new(node::OneContainer { log: written });
         parts.node_logs = NodeLogs::new(logs.path().to_owned(), Vec::new());
         parts.checkpoints = Some(Checkpoints {
@@ -217,7 +222,7 @@ async fn every_path_by_every_method_for_everyone() {
 
     let (ours, theirs) = (Authority::new(), Authority::new());
     let logs = tempfile::tempdir().unwrap();
-    let router = full_door(&ours, &logs);
+    let router = full_door(&ours, &logs, false);
     let unknown = [Shown::default(), token("nonsense"), theirs.client("right")];
     let weak = [token("weak"), ours.client("weak")];
     let strong = [token("right"), ours.client("right")];
