@@ -1,9 +1,11 @@
 //! Which pods keep more on the node's disk than they may: in a volume, in a container, or all together. Such a pod is evicted.
 
+use std::collections::BTreeSet;
+
 use krablet_pod::api::{Container, Pod, PodSpec, Volume};
 use krablet_pod::quantity::Format;
 use krablet_pod::resources::{self, Amounts};
-use krablet_pod::storage::LocalUsage;
+use krablet_pod::storage::{LocalUsage, is_local};
 use krablet_pod::{Quantity, marks};
 
 use crate::worker::StatusOverride;
@@ -23,7 +25,7 @@ pub struct StorageLimits {
     /// Of everything of the pod's on the node's disk.
     pod: Option<Quantity>,
     containers: Vec<(String, Quantity)>,
-    /// Volumes that are on the node's disk and go with the pod.
+    /// Volumes whose bytes are the pod's own.
     local: Vec<String>,
 }
 
@@ -51,6 +53,13 @@ impl StorageLimits {
         let limited =
             limits.pod.is_some() || !limits.volumes.is_empty() || !limits.containers.is_empty();
         limited.then_some(limits)
+    }
+
+    /// The volumes whose bytes matter. To measure a volume costs something, so nobody is to do it for the others.
+    pub fn counted_volumes(&self) -> BTreeSet<&str> {
+        let limited = self.volumes.iter().map(|(name, _)| name);
+        let local = self.pod.iter().flat_map(|_| &self.local);
+        limited.chain(local).map(String::as_str).collect()
     }
 
     /// Whether what containers write beside their volumes matters.
@@ -133,12 +142,7 @@ fn size_limit(volume: &Volume) -> Option<(String, Quantity)> {
 }
 
 fn local_volumes(spec: &PodSpec) -> Vec<String> {
-    let on_disk = |v: &Volume| {
-        let empty_dir = v.empty_dir.as_ref();
-        let medium = empty_dir.map(|e| e.medium.as_deref().unwrap_or_default());
-        medium == Some("") || v.config_map.is_some() || v.git_repo.is_some()
-    };
-    let local = volumes(spec).filter(|v| on_disk(v));
+    let local = volumes(spec).filter(|v| is_local(v));
     local.map(|v| v.name.clone()).collect()
 }
 
@@ -149,13 +153,15 @@ fn of_container(container: &Container) -> Amounts {
     limits
 }
 
-/// The overhead of its runtime counts only where there is a limit that it could add to.
+/// The overhead of its runtime counts only where there is a limit that it could add to; one of nothing stays one of nothing.
 fn pod_limit(spec: &PodSpec) -> Option<Quantity> {
     let sums = resources::aggregate(spec, |container, _| of_container(container));
     let limit = *sums.get(EPHEMERAL_STORAGE)?;
     let overhead = resources::parse(spec.overhead.as_ref());
-    let more = overhead.get(EPHEMERAL_STORAGE).copied();
-    Some(limit.saturating_add(more.unwrap_or(Quantity::ZERO)))
+    Some(match overhead.get(EPHEMERAL_STORAGE) {
+        Some(more) if !limit.is_zero() => limit.saturating_add(*more),
+        _ => limit,
+    })
 }
 
 fn container_limits(spec: &PodSpec) -> Vec<(String, Quantity)> {
@@ -347,10 +353,42 @@ mod tests {
 
     #[test]
     fn overhead_adds_to_a_limit_and_makes_none() {
-        let spec = |limit| json!({"containers": [container("c", limit)], "overhead": {"ephemeral-storage": "1Mi"}});
-        let limits = StorageLimits::of(&pod(spec(Some("1Mi")))).unwrap();
-        assert_eq!(limits.pod.map(Quantity::value), Some(2 << 20));
-        assert_eq!(StorageLimits::of(&pod(spec(None))), None);
+        for (limit, expected) in [
+            (None, None),
+            (Some("1Mi"), Some(2 << 20)),
+            (Some("0"), Some(0)),
+        ] {
+            let spec = json!({"containers": [container("c", limit)], "overhead": {"ephemeral-storage": "1Mi"}});
+            let limits = StorageLimits::of(&pod(spec));
+            let found = limits.and_then(|limits| limits.pod).map(Quantity::value);
+            assert_eq!(found, expected, "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn which_volumes_are_to_be_measured() {
+        let of = |limit, volumes: Value| {
+            let spec = json!({"containers": [container("c", limit)], "volumes": volumes});
+            let limits = StorageLimits::of(&pod(spec)).unwrap();
+            let names: Vec<String> = limits
+                .counted_volumes()
+                .into_iter()
+                .map(str::to_owned)
+                .collect();
+            names.join(" ")
+        };
+        let volumes = json!([
+            {"name": "sized", "emptyDir": {"sizeLimit": "1Mi"}},
+            {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+            {"name": "free", "emptyDir": {}},
+            {"name": "settings", "configMap": {"name": "c"}},
+            {"name": "secret", "secret": {"secretName": "s"}},
+            {"name": "claim", "persistentVolumeClaim": {"claimName": "c"}},
+            {"name": "nfs", "nfs": {"server": "s", "path": "/"}},
+        ]);
+        assert_eq!(of(None, volumes.clone()), "memory sized");
+        assert_eq!(of(Some("1Mi"), volumes), "free memory settings sized");
+        assert_eq!(of(Some("1Mi"), json!([])), "");
     }
 
     #[test]

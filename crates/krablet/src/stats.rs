@@ -8,18 +8,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use krablet_agent::{AgentDeps, AgentHandle};
+use krablet_agent::{AgentDeps, AgentHandle, DesiredPods};
 use krablet_config::Loaded;
+use krablet_core::local_storage::StorageLimits;
 use krablet_cri::StatsService;
 use krablet_linux::{CgroupVersion, HostFacts};
-use krablet_pod::api::{EmptyDirVolumeSource, Pod, Volume};
+use krablet_pod::api::{Pod, Volume};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::paths::RootDir;
-use krablet_pod::storage::LocalUsage;
+use krablet_pod::storage::{LocalUsage, is_local};
 use krablet_pod::{PodRef, PodUid};
 use krablet_server::{Pieces, Statistics};
 use krablet_stats::reading::Depth;
-use krablet_stats::{Pods, Stats, StatsConfig, StatsDeps, Storage, SystemCgroups, VolumePlace};
+use krablet_stats::{
+    CountedVolumes, Pods, Stats, StatsConfig, StatsDeps, Storage, SystemCgroups, VolumePlace,
+};
 use krablet_volumes::{RECORD_FILE, Record};
 use tokio::sync::watch;
 use tracing::error;
@@ -64,34 +67,52 @@ pub fn build(sources: Sources<'_>) -> Arc<Figures> {
             clock: sources.deps.clock.clone(),
         },
     );
-    Arc::new(Figures(stats))
+    Arc::new(Figures {
+        stats,
+        desired: sources.handle.desired.clone(),
+    })
 }
 
 /// The figures as the doors send them.
-pub struct Figures(Stats);
+pub struct Figures {
+    stats: Stats,
+    desired: DesiredPods,
+}
 
 impl Figures {
     /// Rings after every reading.
     pub fn readings(&self) -> watch::Receiver<u64> {
-        self.0.readings()
+        self.stats.readings()
     }
 
     /// Volumes and logs, for the agent's own metrics; the log says why if there are none.
     pub async fn storage(&self) -> Storage {
-        let read = self.0.storage().await;
+        let read = self.stats.storage().await;
         read.inspect_err(|e| error!(err = %e, "Volumes and logs cannot be read"))
             .unwrap_or_default()
     }
 
-    /// What these pods keep on the node's disk; the log says why if it is not known.
+    /// What these pods keep on the node's disk, as far as it counts to their limits; the log says why if it is not known.
     pub async fn local_usage(
         &self,
         of: &BTreeSet<PodUid>,
         containers: bool,
     ) -> BTreeMap<PodUid, LocalUsage> {
-        let read = self.0.local_usage(of, containers).await;
+        let counted = self.counted_volumes(of);
+        let read = self.stats.local_usage(counted, containers).await;
         read.inspect_err(|e| error!(err = %e, "What pods keep on the disk cannot be read"))
             .unwrap_or_default()
+    }
+
+    /// Of pods that are gone, or have no limits, nothing.
+    fn counted_volumes(&self, of: &BTreeSet<PodUid>) -> CountedVolumes {
+        let counted = of.iter().filter_map(|uid| {
+            let pod = self.desired.get(uid)?;
+            let limits = StorageLimits::of(&pod)?;
+            let names = limits.counted_volumes().into_iter().map(str::to_owned);
+            Some((uid.clone(), names.collect()))
+        });
+        counted.collect()
     }
 }
 
@@ -102,15 +123,15 @@ impl Statistics for Figures {
             true => Depth::CpuAndMemory,
             false => Depth::Summary,
         };
-        self.0.summary(depth).await.map_err(|e| e.to_string())
+        self.stats.summary(depth).await.map_err(|e| e.to_string())
     }
 
     async fn resource_metrics(&self) -> String {
-        self.0.resource_metrics().await
+        self.stats.resource_metrics().await
     }
 
     async fn cadvisor_metrics(&self) -> Pieces {
-        Box::new(self.0.cadvisor_metrics().await)
+        Box::new(self.stats.cadvisor_metrics().await)
     }
 }
 
@@ -217,7 +238,7 @@ fn places(pod: &Pod, place: impl Fn(&str) -> Option<PathBuf>) -> Vec<VolumePlace
             path: place(&volume.name)?,
             name: volume.name.clone(),
             claim: claim(volume, &of.name).map(|claim| (of.namespace.to_string(), claim)),
-            ephemeral: is_ephemeral(volume),
+            ephemeral: is_local(volume),
         })
     });
     places.collect()
@@ -230,12 +251,6 @@ fn claim(volume: &Volume, pod: &str) -> Option<String> {
     named
         .map(|claim| claim.claim_name.clone())
         .or_else(|| with_the_pod.map(|_| format!("{pod}-{}", volume.name)))
-}
-
-/// Bytes on the node's disk that count as the pod's own.
-fn is_ephemeral(volume: &Volume) -> bool {
-    let on_disk = |dir: &EmptyDirVolumeSource| dir.medium.as_deref().unwrap_or_default().is_empty();
-    volume.config_map.is_some() || volume.empty_dir.as_ref().is_some_and(on_disk)
 }
 
 #[cfg(test)]

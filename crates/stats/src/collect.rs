@@ -1,21 +1,20 @@
 //! One reading of the whole node: which cgroup is whose, and all of them read in one go.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use krablet_linux::cgroup_names::CLASSES;
-use krablet_linux::mountinfo;
 use krablet_pod::observed::{ObservedContainer, ObservedPod, ObservedSandbox};
 use krablet_pod::qos::QosClass;
 use krablet_pod::{PodUid, paths};
 use tokio::time::Instant;
 
+use crate::devices::Devices;
 use crate::files::{self, Kernel, Paper};
 use crate::home::Home;
-use crate::measure::{Measure, file_system};
+use crate::measure::{Asker, Measure, file_system};
 use crate::rates::Rates;
 use crate::reading::{
     Cgroup, Container, Depth, Facts, FileSystem, Interface, Pod, Snapshot, System, Usage, Volume,
@@ -23,9 +22,6 @@ use crate::reading::{
 use crate::runtime::{Place, Told};
 use crate::settings::{Settings, Stamp};
 use crate::{Pods, StatsConfig, storage};
-
-/// By path: the device that was last found there, and its name. There are three paths at most.
-pub(crate) type DeviceNames = BTreeMap<PathBuf, (u64, String)>;
 
 /// The class that a pod's cgroup is in, and its name there. It is only held open while it is read.
 type Places<'a> = BTreeMap<PodUid, (&'a Home<'a>, String)>;
@@ -46,7 +42,7 @@ pub(crate) struct Reading {
     pub rates: Arc<Mutex<Rates>>,
     pub settings: Arc<Mutex<Settings>>,
     pub measure: Arc<Measure>,
-    pub devices: Arc<Mutex<DeviceNames>>,
+    pub devices: Arc<Devices>,
     pub depth: Depth,
     pub now: Timestamp,
     /// What stands before and behind the id in the name of a container's cgroup, as far as one was seen.
@@ -59,7 +55,10 @@ impl Reading {
         let classes = CLASSES.map(|class| Some(self.kernel.home(&self.class(class)?)));
         let places = self.pod_cgroups(&classes);
         let volumes = match full {
-            true => storage::volumes(&*self.pods, &self.observed, &self.measure),
+            true => {
+                let places = storage::places(&*self.pods, &self.observed);
+                storage::volumes(places, &self.measure, Asker::Scrapes)
+            }
             false => BTreeMap::new(),
         };
         let fs = |place: Option<&Place>| {
@@ -124,21 +123,10 @@ impl Reading {
         })
     }
 
-    /// The file system of a path with the name of its device. The table of mounts has two lines for every pod, so it is only
-    /// read for a device that was not on the path before.
+    /// The file system of a path with the name of its device.
     fn named_fs(&self, path: &Path) -> Option<FileSystem> {
         let mut fs = file_system(path).ok()?;
-        let device = std::fs::metadata(path).ok()?.dev();
-        let mut names = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = names.get(path).filter(|(number, _)| *number == device);
-        fs.device = match known {
-            Some((_, name)) => name.clone(),
-            None => {
-                let name = device_name(path, &self.kernel);
-                names.insert(path.to_owned(), (device, name.clone()));
-                name
-            }
-        };
+        fs.device = self.devices.of(path, &self.kernel)?.name;
         Some(fs)
     }
 
@@ -385,15 +373,6 @@ pub(crate) fn newest_running(observed: &ObservedPod) -> Vec<&ObservedContainer> 
 fn nanos(at: i64) -> Option<Timestamp> {
     let at = Timestamp::from_nanosecond(i128::from(at)).ok()?;
     (at > Timestamp::UNIX_EPOCH).then_some(at)
-}
-
-fn device_name(path: &Path, kernel: &Kernel) -> String {
-    let table = std::fs::read(kernel.proc.join("self/mountinfo"));
-    let mounts = mountinfo::parse(&table.unwrap_or_default());
-    let holders = mounts.iter().filter(|m| path.starts_with(&m.point));
-    // Of two on one point the later one is seen.
-    let holder = holders.max_by_key(|m| m.point.as_os_str().len());
-    holder.map_or_else(String::new, |m| m.source.display().to_string())
 }
 
 #[cfg(test)]

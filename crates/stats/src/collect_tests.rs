@@ -14,7 +14,7 @@ use krablet_pod::paths::RootDir;
 use krablet_pod::{PodRef, Ticket};
 
 use super::*;
-use crate::{Stats, StatsDeps, SystemCgroups, VolumePlace};
+use crate::{CountedVolumes, Stats, StatsDeps, SystemCgroups, VolumePlace};
 
 struct House {
     volume: PathBuf,
@@ -289,7 +289,7 @@ async fn volumes_are_told_as_soon_as_they_are_measured() {
     let first = stats.snapshot(Depth::Full).await.unwrap();
     assert!(first.pods[0].volumes.is_empty());
     let measured = async {
-        while stats.measure.figures(&wanted).is_empty() {
+        while stats.measure.figures(Asker::Scrapes, &wanted).is_empty() {
             tokio::task::yield_now().await;
         }
     };
@@ -356,6 +356,47 @@ async fn an_answer_is_as_old_as_its_question() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_may_not_have_old_figures_waits_for_new_ones() {
+    let service = Arc::new(Counting::default());
+    let mut runtime = crate::runtime::Runtime::new(service, Arc::new(Images));
+    let age = Duration::from_secs(9);
+    let mut told = Vec::new();
+    // Each answer takes three seconds, for that is how long images are waited for.
+    for wait in [0, 5, 1, 10, 10] {
+        tokio::time::sleep(Duration::from_secs(wait)).await;
+        if let Some(coming) = runtime.order(age).await {
+            coming.here().await;
+        }
+        let figures = runtime.containers(age).await;
+        told.push(figures.containers["container1"].written.unwrap().bytes);
+    }
+    assert_eq!(told, [1, 1, 2, 3, 4]);
+    // A scrape that comes soon after has them too, and one that comes later asks for what it does not wait for.
+    let mut scraped = Vec::new();
+    for wait in [20, 10, 5] {
+        tokio::time::sleep(Duration::from_secs(wait)).await;
+        let figures = runtime.figures(&BTreeSet::new()).await;
+        scraped.push(figures.containers["container1"].written.unwrap().bytes);
+    }
+    assert_eq!(scraped, [4, 4, 5]);
+}
+
+fn counted(volumes: &[&str]) -> CountedVolumes {
+    let volumes = volumes.iter().map(|name| (*name).to_owned());
+    BTreeMap::from([(PodUid::from("u-1"), volumes.collect())])
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_who_waits_for_the_runtime() {
+    let dir = tempfile::tempdir().unwrap();
+    let stats = stats(dir.path(), CgroupVersion::V2, CgroupDriver::Systemd);
+    let mut asking = std::pin::pin!(stats.local_usage(counted(&[]), true));
+    assert!(futures::poll!(&mut asking).is_pending());
+    assert!(stats.desk.try_lock().is_ok());
+    assert_eq!(asking.await.unwrap()["u-1"].containers["main"].written, 777);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_limited_pod_keeps() {
     let dir = tempfile::tempdir().unwrap();
     let stats = stats(dir.path(), CgroupVersion::V2, CgroupDriver::Systemd);
@@ -363,11 +404,12 @@ async fn what_a_limited_pod_keeps() {
         dir.path(),
         &[("pods/u-1/etc-hosts", "127.0.0.1 localhost\n")],
     );
-    let (none, one) = (BTreeSet::new(), BTreeSet::from([PodUid::from("u-1")]));
-    assert!(stats.local_usage(&none, true).await.unwrap().is_empty());
+    let none = CountedVolumes::new();
+    assert!(stats.local_usage(none, true).await.unwrap().is_empty());
     let kept = async |containers| {
         loop {
-            let mut all = stats.local_usage(&one, containers).await.unwrap();
+            let of = counted(&["scratch", "of a name that it does not have"]);
+            let mut all = stats.local_usage(of, containers).await.unwrap();
             let usage = all.remove("u-1").unwrap();
             if !usage.volumes.is_empty() {
                 return usage;
@@ -381,7 +423,13 @@ async fn what_a_limited_pod_keeps() {
     let container = usage.containers["main"];
     assert_eq!((container.logs, container.written), (log.bytes, 777));
     assert!(!usage.one_disk, "the runtime did not say where");
+    assert!(stats.disk_unknown.load(Ordering::SeqCst));
     assert!(usage.volumes["scratch"] >= 10 && log.bytes > 0 && usage.other > 0);
-    let less = stats.local_usage(&one, false).await.unwrap();
-    assert_eq!(less["u-1"].containers["main"].written, 0);
+    // Neither is asked for what does not count: the figure of the volume is forgotten.
+    let less = stats.local_usage(counted(&[]), false).await.unwrap();
+    let less = &less["u-1"];
+    assert_eq!(less.containers["main"].written, 0);
+    assert!(less.volumes.is_empty());
+    let scratch = BTreeSet::from([dir.path().join("volume")]);
+    assert!(stats.measure.figures(Asker::Scrapes, &scratch).is_empty());
 }

@@ -1,10 +1,12 @@
 //! Statistics of the node, its pods, their containers and volumes: read when somebody asks, from cgroups, `/proc` and file
-//! systems, and told as the summary, as `/metrics/resource` and as `/metrics/cadvisor`. Nothing happens here between two
-//! scrapes; two that come close together share one reading.
+//! systems, and told as the summary, as `/metrics/resource` and as `/metrics/cadvisor`. Two scrapes that come close together
+//! share one reading, and nothing happens here between two readings, but for pods that are held to a limit of what they
+//! keep on the disk: somebody asks for those all the time.
 
 pub mod api;
 mod cadvisor;
 mod collect;
+mod devices;
 mod files;
 mod habit;
 mod home;
@@ -24,6 +26,7 @@ mod text;
 mod walk;
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,11 +41,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use cadvisor::cadvisor_metrics;
+pub use local::CountedVolumes;
 pub use resource::resource_metrics;
 pub use storage::{ContainerLog, Storage};
 pub use summary::summary;
 
-use collect::{DeviceNames, Reading};
+use collect::Reading;
+use devices::Devices;
 use files::Kernel;
 use habit::{Habit, Use};
 use measure::Measure;
@@ -132,9 +137,9 @@ pub struct Stats {
     rates: Arc<Mutex<Rates>>,
     settings: Arc<Mutex<Settings>>,
     measure: Arc<Measure>,
-    /// Volumes of pods that are held to a limit.
-    watched: Arc<Measure>,
-    devices: Arc<Mutex<DeviceNames>>,
+    devices: Arc<Devices>,
+    /// Whether it was not known, when last asked, which disk containers write to.
+    disk_unknown: AtomicBool,
     /// Rings after every reading.
     readings: watch::Sender<u64>,
     /// Held while reading, so that one reads and the others wait for what it finds.
@@ -185,8 +190,8 @@ impl Stats {
             rates: Arc::default(),
             settings: Arc::default(),
             devices: Arc::default(),
-            measure: Arc::new(Measure::new(deps.clock.clone(), measure::FRESH)),
-            watched: Arc::new(Measure::new(deps.clock.clone(), local::FRESH)),
+            disk_unknown: AtomicBool::new(false),
+            measure: Arc::new(Measure::new(deps.clock.clone())),
             clock: deps.clock,
             readings: watch::Sender::new(0),
             desk: tokio::sync::Mutex::new(Desk {

@@ -1,5 +1,6 @@
-//! What volumes take, found in the background: one volume at a time, a few entries at a step, and each once a minute, or
-//! sooner for who has to know. Whoever asks gets the last figure there is; a volume that hangs holds up nobody.
+//! What volumes take, found in the background: one volume at a time for each who asks, a few entries at a step, and each
+//! once a minute, or sooner for who has to know. Whoever asks gets the last figure there is, whoever it was found for; a
+//! volume that hangs holds up nobody.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -17,7 +18,7 @@ use crate::reading::{FileSystem, Usage};
 use crate::walk::Walk;
 
 /// How long a figure stands at most.
-pub(crate) const FRESH: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(60);
 /// A figure stands so many times as long as it took to find: of a core, a volume gets no more than that.
 const WORTH: u32 = 20;
 /// Entries of one step, and the pause after it.
@@ -26,6 +27,25 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// A step that takes longer hangs; the volume is left alone until it is through.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// For whom it is measured. Each has a queue of its own, so that pods are held to their limits however many large volumes
+/// a scrape waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    Scrapes,
+    /// Of pods that may keep so much and no more.
+    Limits,
+}
+
+impl Asker {
+    /// How long a figure stands at least.
+    fn shortest(self) -> Duration {
+        match self {
+            Self::Scrapes => LONGEST,
+            Self::Limits => crate::local::FRESH,
+        }
+    }
+}
+
 /// What was found out about one directory.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -33,16 +53,77 @@ pub struct Measured {
     pub usage: Usage,
     pub at: Timestamp,
     found: Instant,
-    stands: Duration,
+    took: Duration,
+}
+
+impl Measured {
+    fn is_fresh(&self, asker: Asker, now: Instant) -> bool {
+        let stands = (self.took * WORTH).clamp(asker.shortest(), LONGEST);
+        now.saturating_duration_since(self.found) < stands
+    }
+}
+
+/// What is to be done for one who asks.
+#[derive(Default)]
+struct Queue {
+    /// All that was asked for last.
+    wanted: BTreeSet<PathBuf>,
+    waiting: VecDeque<PathBuf>,
+    /// Being measured; somebody is at work as long as there is one.
+    current: Option<PathBuf>,
 }
 
 #[derive(Default)]
 struct State {
     known: BTreeMap<PathBuf, Measured>,
-    waiting: VecDeque<PathBuf>,
+    scrapes: Queue,
+    limits: Queue,
     /// With a step that has not come back.
     stuck: BTreeSet<PathBuf>,
-    at_work: bool,
+}
+
+impl State {
+    fn queue(&mut self, asker: Asker) -> &mut Queue {
+        match asker {
+            Asker::Scrapes => &mut self.scrapes,
+            Asker::Limits => &mut self.limits,
+        }
+    }
+
+    /// Whether a volume is to be measured for somebody: the figure is missing or old, and nobody is at it.
+    fn is_due(&self, path: &Path, asker: Asker, now: Instant) -> bool {
+        let known = self.known.get(path);
+        let queues = [&self.scrapes, &self.limits];
+        !known.is_some_and(|known| known.is_fresh(asker, now))
+            && !self.stuck.contains(path)
+            && queues.iter().all(|q| q.current.as_deref() != Some(path))
+    }
+
+    /// Takes up what is wanted now: queues what is due, and forgets what nobody wants any more.
+    fn want(&mut self, asker: Asker, wanted: BTreeSet<PathBuf>, now: Instant) {
+        let due = wanted.iter().filter(|path| self.is_due(path, asker, now));
+        let waiting = due.cloned().collect();
+        let queue = self.queue(asker);
+        queue.wanted = wanted;
+        queue.waiting = waiting;
+        let (scrapes, limits) = (&self.scrapes.wanted, &self.limits.wanted);
+        self.known
+            .retain(|path, _| scrapes.contains(path) || limits.contains(path));
+    }
+
+    /// The next one to measure. What was queued may have been measured for somebody else meanwhile.
+    fn next(&mut self, asker: Asker, now: Instant) -> Option<PathBuf> {
+        let mut next = self.queue(asker).waiting.pop_front();
+        while next.as_ref().is_some_and(|p| !self.is_due(p, asker, now)) {
+            next = self.queue(asker).waiting.pop_front();
+        }
+        next
+    }
+
+    fn figures(&self, of: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Measured> {
+        let known = self.known.iter().filter(|(path, _)| of.contains(*path));
+        known.map(|(path, m)| (path.clone(), m.clone())).collect()
+    }
 }
 
 type Shared = Arc<Mutex<State>>;
@@ -55,71 +136,59 @@ fn lock(state: &Shared) -> MutexGuard<'_, State> {
 pub struct Measure {
     state: Shared,
     clock: Arc<dyn WallClock>,
-    /// How long a figure stands at least.
-    fresh: Duration,
-    /// The one who measures, while there is something to do.
+    /// Those who measure, while there is something to do.
     work: Mutex<JoinSet<()>>,
 }
 
 impl Measure {
-    pub fn new(clock: Arc<dyn WallClock>, fresh: Duration) -> Self {
+    pub fn new(clock: Arc<dyn WallClock>) -> Self {
         Self {
             state: Shared::default(),
             clock,
-            fresh,
             work: Mutex::default(),
         }
     }
 
-    /// The figures there are of these directories. Those that are missing or old are looked for, those of other
-    /// directories forgotten. Needs the runtime's context.
-    pub fn figures(&self, wanted: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Measured> {
+    /// The figures there are of these directories. Those that are missing or old are looked for, those of directories
+    /// that nobody asks for any more forgotten. Needs the runtime's context.
+    pub fn figures(&self, asker: Asker, wanted: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Measured> {
         let now = Instant::now();
         let mut state = lock(&self.state);
-        state.known.retain(|path, _| wanted.contains(path));
-        let is_fresh = |m: &Measured| now.saturating_duration_since(m.found) < m.stands;
-        let old = wanted
-            .iter()
-            .filter(|path| !state.known.get(*path).is_some_and(is_fresh));
-        let old: VecDeque<PathBuf> = old
-            .filter(|path| !state.stuck.contains(*path))
-            .cloned()
-            .collect();
-        state.waiting = old;
-        if !state.waiting.is_empty() && !state.at_work {
-            state.at_work = true;
+        state.want(asker, wanted.clone(), now);
+        if state.queue(asker).current.is_none()
+            && let Some(first) = state.next(asker, now)
+        {
+            state.queue(asker).current = Some(first.clone());
             let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
             while work.try_join_next().is_some() {}
             let (state, clock) = (self.state.clone(), self.clock.clone());
-            work.spawn(measure_all(state, clock, self.fresh));
+            work.spawn(measure_all(state, clock, asker, first));
         }
-        state.known.clone()
+        state.figures(wanted)
     }
 }
 
-async fn measure_all(state: Shared, clock: Arc<dyn WallClock>, fresh: Duration) {
-    loop {
-        let next = {
-            let mut state = lock(&state);
-            let next = state.waiting.pop_front();
-            state.at_work = next.is_some();
-            next
-        };
-        let Some(path) = next else {
-            return;
-        };
+/// Measures what is current, and then all that waits.
+async fn measure_all(state: Shared, clock: Arc<dyn WallClock>, asker: Asker, first: PathBuf) {
+    let mut current = Some(first);
+    while let Some(path) = current {
         // What cannot be measured has no figure; the next scrape asks again.
         let begun = Instant::now();
-        if let Ok((file_system, usage)) = measure(&path, &state).await {
+        let found = measure(&path, &state).await;
+        let now = Instant::now();
+        let mut state = lock(&state);
+        if let Ok((file_system, usage)) = found {
             let measured = Measured {
                 file_system,
                 usage,
                 at: clock.now(),
-                found: Instant::now(),
-                stands: (begun.elapsed() * WORTH).clamp(fresh, FRESH),
+                found: now,
+                took: now.saturating_duration_since(begun),
             };
-            lock(&state).known.insert(path, measured);
+            state.known.insert(path, measured);
         }
+        current = state.next(asker, now);
+        state.queue(asker).current = current.clone();
     }
 }
 
@@ -202,7 +271,7 @@ mod tests {
 
     async fn until(measure: &Measure, wanted: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Measured> {
         loop {
-            let found = measure.figures(wanted);
+            let found = measure.figures(Asker::Scrapes, wanted);
             if found.len() == wanted.len() {
                 return found;
             }
@@ -214,26 +283,33 @@ mod tests {
     async fn figures_come_after_the_first_question_and_go_with_the_last() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), vec![0; 50_000]).unwrap();
-        let measure = Measure::new(Arc::new(SystemClock), FRESH);
+        let measure = Measure::new(Arc::new(SystemClock));
         let wanted = BTreeSet::from([dir.path().to_owned()]);
-        assert!(measure.figures(&wanted).is_empty());
+        assert!(measure.figures(Asker::Scrapes, &wanted).is_empty());
         let found = until(&measure, &wanted).await;
         let one = &found[dir.path()];
         assert!(one.usage.bytes >= 50_000 && one.usage.inodes == 2);
         assert!(one.file_system.capacity > one.usage.bytes);
         // A fresh figure stands, whatever happens meanwhile.
         std::fs::remove_file(dir.path().join("file")).unwrap();
-        assert_eq!(measure.figures(&wanted)[dir.path()].usage, one.usage);
-        assert!(measure.figures(&BTreeSet::new()).is_empty());
-        assert!(lock(&measure.state).known.is_empty());
+        let again = measure.figures(Asker::Scrapes, &wanted);
+        assert_eq!(again[dir.path()].usage, one.usage);
+        // Who else asks has it too, and it goes with the last who does.
+        let theirs = measure.figures(Asker::Limits, &wanted);
+        assert_eq!(theirs[dir.path()].usage, one.usage);
+        let (none, all) = (BTreeSet::new(), |m: &Measure| lock(&m.state).known.len());
+        assert!(measure.figures(Asker::Scrapes, &none).is_empty());
+        assert_eq!(all(&measure), 1);
+        assert!(measure.figures(Asker::Limits, &none).is_empty());
+        assert_eq!(all(&measure), 0);
     }
 
     #[tokio::test]
     async fn what_is_not_there_has_no_figure_and_a_mount_is_not_walked() {
-        let measure = Measure::new(Arc::new(SystemClock), FRESH);
+        let measure = Measure::new(Arc::new(SystemClock));
         let wanted = BTreeSet::from([PathBuf::from("/no/such/place"), PathBuf::from("/proc")]);
         loop {
-            let found = measure.figures(&wanted);
+            let found = measure.figures(Asker::Scrapes, &wanted);
             if let Some(proc) = found.get(Path::new("/proc")) {
                 assert_eq!(proc.usage.bytes, 0);
                 assert_eq!(found.len(), 1);
@@ -241,5 +317,67 @@ mod tests {
             }
             tokio::task::yield_now().await;
         }
+    }
+
+    fn measured(found: Instant, took: u64) -> Measured {
+        Measured {
+            file_system: FileSystem::default(),
+            usage: Usage::default(),
+            at: Timestamp::UNIX_EPOCH,
+            found,
+            took: Duration::from_millis(took),
+        }
+    }
+
+    fn paths(names: &[&str]) -> BTreeSet<PathBuf> {
+        names.iter().map(PathBuf::from).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn how_long_a_figure_stands() {
+        let found = Instant::now();
+        // Milliseconds it took, its age in seconds, and for whom it is fresh.
+        for (took, age, scrapes, limits) in [
+            (0, 0, true, true),
+            (0, 8, true, true),
+            (0, 9, true, false),
+            (1_000, 19, true, true),
+            (1_000, 20, true, false),
+            (0, 59, true, false),
+            (0, 60, false, false),
+            (60_000, 59, true, true),
+            (60_000, 60, false, false),
+        ] {
+            let now = found + Duration::from_secs(age);
+            let one = measured(found, took);
+            let fresh = [Asker::Scrapes, Asker::Limits].map(|asker| one.is_fresh(asker, now));
+            assert_eq!(fresh, [scrapes, limits], "{took} ms, {age} s ago");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_is_measured_once_for_all() {
+        let now = Instant::now();
+        let mut state = State::default();
+        state.want(Asker::Scrapes, paths(&["a", "b", "c"]), now);
+        state.scrapes.current = state.next(Asker::Scrapes, now);
+        assert_eq!(state.scrapes.current.as_deref(), Some(Path::new("a")));
+        // Who asks while it is measured does not queue it again, nor does somebody else.
+        state.want(Asker::Scrapes, paths(&["a", "b", "c"]), now);
+        assert_eq!(state.scrapes.waiting, ["b", "c"].map(PathBuf::from));
+        state.want(Asker::Limits, paths(&["a", "b"]), now);
+        assert_eq!(state.limits.waiting, ["b"].map(PathBuf::from));
+        // Those of limits do not wait for the rest; what is done for them is done for the scrapes.
+        state.limits.current = state.next(Asker::Limits, now);
+        assert_eq!(state.limits.current.as_deref(), Some(Path::new("b")));
+        state.known.insert("a".into(), measured(now, 0));
+        state.scrapes.current = state.next(Asker::Scrapes, now);
+        assert_eq!(state.scrapes.current.as_deref(), Some(Path::new("c")));
+        assert_eq!(state.next(Asker::Scrapes, now), None);
+        // What hangs is left alone.
+        state.limits.current = None;
+        state.stuck.insert("b".into());
+        state.want(Asker::Limits, paths(&["b"]), now);
+        assert_eq!(state.next(Asker::Limits, now), None);
     }
 }

@@ -1,6 +1,7 @@
 //! What only the runtime knows: what containers have written, where images stand, the process behind a sandbox. Asked
 //! rarely, within a deadline, and never twice for what cannot change. A runtime takes its time to add up what its
-//! containers have written, so whoever asks now and then gets what it said last, and asks for the next one.
+//! containers have written, so whoever scrapes gets what it said last, and asks for the next one; who holds containers to
+//! limits says how old it may be, and waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,16 +10,17 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use krablet_cri::{ImageService, StatsService, v1};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::reading::{Cgroup, Cpu, Memory, Usage};
 
-/// How long the runtime's figures stand, whether it answered or not.
+/// How long the runtime's figures stand for a scrape, whether it answered or not.
 const FRESH: Duration = Duration::from_secs(30);
-/// How old figures may be for somebody not to wait for newer ones.
+/// How old figures may be for a scrape not to wait for newer ones.
 const OLD: Duration = Duration::from_secs(120);
-/// How long a scrape waits for the runtime.
+/// How long anybody waits for the runtime.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Sandboxes asked for at the same time.
 const AT_ONCE: usize = 8;
@@ -64,6 +66,19 @@ pub struct Runtime {
 struct Asking {
     since: Instant,
     answer: JoinHandle<Answer>,
+    coming: Coming,
+}
+
+/// Figures that are on their way.
+#[derive(Clone)]
+pub struct Coming(watch::Receiver<()>);
+
+impl Coming {
+    /// Waits until they are here, or will not come: no longer than the runtime is waited for at all.
+    pub async fn here(mut self) {
+        // Nothing is ever sent. Whoever asks holds the other end until there is an answer.
+        let _ = self.0.changed().await;
+    }
 }
 
 /// Nothing of what was not answered.
@@ -107,22 +122,47 @@ impl Runtime {
         self.told.clone()
     }
 
-    /// The newest figures of containers that can be had soon; sandboxes are as they were.
-    pub async fn containers(&mut self) -> Arc<Told> {
-        self.refresh(Instant::now()).await;
+    /// Asks for figures if those that stand are older than this. What to wait for before they are fetched, which need not
+    /// be where others wait too.
+    pub async fn order(&mut self, age: Duration) -> Option<Coming> {
+        let now = Instant::now();
+        self.ask_if_older(age, now).await;
+        let asking = self.asking.as_ref().filter(|_| self.older_than(age, now));
+        asking.map(|asking| asking.coming.clone())
+    }
+
+    /// The figures of containers that were ordered, or the newest there are; sandboxes are as they were.
+    pub async fn containers(&mut self, age: Duration) -> Arc<Told> {
+        if self.older_than(age, Instant::now()) {
+            self.collect().await;
+        }
         self.told.clone()
     }
 
     async fn refresh(&mut self, now: Instant) {
+        self.ask_if_older(FRESH, now).await;
+        if self.older_than(OLD, now) {
+            self.collect().await;
+        }
+    }
+
+    async fn ask_if_older(&mut self, age: Duration, now: Instant) {
         if self.asking.as_ref().is_some_and(|a| a.answer.is_finished()) {
             self.collect().await;
         }
-        if self.older_than(FRESH, now) && self.asking.is_none() {
-            let answer = tokio::spawn(ask(self.service.clone(), self.images.clone()));
-            self.asking = Some(Asking { since: now, answer });
-        }
-        if self.older_than(OLD, now) {
-            self.collect().await;
+        if self.older_than(age, now) && self.asking.is_none() {
+            let (done, coming) = watch::channel(());
+            let asked = ask(self.service.clone(), self.images.clone());
+            let answer = tokio::spawn(async move {
+                let answer = asked.await;
+                drop(done);
+                answer
+            });
+            self.asking = Some(Asking {
+                since: now,
+                answer,
+                coming: Coming(coming),
+            });
         }
     }
 
@@ -133,7 +173,7 @@ impl Runtime {
 
     /// The answer to what was asked last is as old as the question, however late it is fetched.
     async fn collect(&mut self) {
-        if let Some(Asking { since, answer }) = &mut self.asking {
+        if let Some(Asking { since, answer, .. }) = &mut self.asking {
             let answer = answer.await.unwrap_or_default();
             self.asked = Some(*since);
             self.asking = None;

@@ -9,7 +9,7 @@ use krablet_pod::{PodRef, PodUid, paths};
 
 use crate::collect::newest_running;
 use crate::files;
-use crate::measure::{Measure, Measured};
+use crate::measure::{Asker, Measure, Measured};
 use crate::reading::{Usage, Volume};
 use crate::{Pods, VolumePlace};
 
@@ -36,7 +36,7 @@ impl Storage {
         measure: &Measure,
         pod_logs: &Path,
     ) -> Self {
-        let volumes = volumes(pods, observed, measure);
+        let volumes = volumes(places(pods, observed), measure, Asker::Scrapes);
         let with_claim = |volume: Volume| Some((volume.claim.clone()?, volume));
         Self {
             claims: volumes
@@ -65,24 +65,30 @@ fn logs(observed: &ObservedPod, pod_logs: &Path) -> Vec<ContainerLog> {
     running.into_iter().filter_map(|c| log(&c.name)).collect()
 }
 
-/// The last figures of all volumes; those that are old are measured anew meanwhile.
-pub(crate) fn volumes(
-    pods: &dyn Pods,
-    observed: &[Arc<ObservedPod>],
-    measure: &Measure,
-) -> BTreeMap<PodUid, Vec<Volume>> {
+pub(crate) type Places = BTreeMap<PodUid, Vec<VolumePlace>>;
+
+/// Where the volumes of these pods are.
+pub(crate) fn places(pods: &dyn Pods, observed: &[Arc<ObservedPod>]) -> Places {
     let of = |pod: &Arc<ObservedPod>| {
         let uid = pod.pod.uid.clone();
         let places = pods.volumes(&uid);
         (uid, places)
     };
-    let places: BTreeMap<PodUid, Vec<VolumePlace>> = observed.iter().map(of).collect();
+    observed.iter().map(of).collect()
+}
+
+/// The last figures of these volumes; those that are old are measured anew meanwhile.
+pub(crate) fn volumes(
+    places: Places,
+    measure: &Measure,
+    asker: Asker,
+) -> BTreeMap<PodUid, Vec<Volume>> {
     let wanted: BTreeSet<PathBuf> = places
         .values()
         .flatten()
         .map(|place| place.path.clone())
         .collect();
-    let known = measure.figures(&wanted);
+    let known = measure.figures(asker, &wanted);
     let found = |places: Vec<VolumePlace>| {
         let volumes = places.into_iter().filter_map(|place| {
             let measured = known.get(&place.path)?;

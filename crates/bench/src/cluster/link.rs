@@ -13,27 +13,28 @@ pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 231, 255, 1);
 /// The host's end.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 231, 255, 2);
 pub const SPEED: &str = "1gbit";
+/// Of the link and of the host's network. There is one of these addresses, so there is one of these names: what a benchmark
+/// that was killed has left is found by it.
+const NAME: &str = "krablet-bench";
 
 /// Gone when dropped.
-pub struct Link {
-    name: String,
-}
+pub struct Link(());
 
 impl Link {
     pub fn up() -> Result<Self> {
-        let name = format!("krablet{}", std::process::id());
-        run(&format!("ip netns add {name}"))?;
-        let link = Self { name };
-        let Self { name } = &link;
+        // There is hardly ever anything to take down; what stays in the way, the commands below tell of.
+        let _ = down();
+        run(&format!("ip netns add {NAME}"))?;
+        let link = Self(());
         for command in [
-            format!("ip link add {name} type veth peer name eth0 netns {name}"),
-            format!("ip addr add {NODE}/30 dev {name}"),
-            format!("ip link set {name} up"),
-            format!("ip -n {name} addr add {HOST}/30 dev eth0"),
-            format!("ip -n {name} link set eth0 up"),
-            format!("ip -n {name} route add default via {NODE}"),
+            format!("ip link add {NAME} type veth peer name eth0 netns {NAME}"),
+            format!("ip addr add {NODE}/30 dev {NAME}"),
+            format!("ip link set {NAME} up"),
+            format!("ip -n {NAME} addr add {HOST}/30 dev eth0"),
+            format!("ip -n {NAME} link set eth0 up"),
+            format!("ip -n {NAME} route add default via {NODE}"),
             // What comes from the node is what is measured.
-            format!("tc qdisc add dev {name} root tbf rate {SPEED} burst 256kb latency 50ms"),
+            format!("tc qdisc add dev {NAME} root tbf rate {SPEED} burst 256kb latency 50ms"),
         ] {
             run(&command)?;
         }
@@ -42,7 +43,7 @@ impl Link {
 
     /// A connection from the host to an address of the node's, or of a pod's on it.
     pub async fn connect(&self, to: SocketAddr) -> Result<TcpStream> {
-        let place = format!("/run/netns/{}", self.name);
+        let place = format!("/run/netns/{NAME}");
         let connect = move || -> Result<std::net::TcpStream> {
             let space = std::fs::File::open(&place).context(place)?;
             move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -60,10 +61,17 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if let Err(why) = run(&format!("ip netns del {}", self.name)) {
+        if let Err(why) = down() {
             eprintln!("{why:#}");
         }
     }
+}
+
+/// The link first: both of its ends are gone when the command is through, while those of a network go some time after it.
+fn down() -> Result<()> {
+    let link = run(&format!("ip link del {NAME}"));
+    run(&format!("ip netns del {NAME}"))?;
+    link
 }
 
 fn run(command: &str) -> Result<()> {

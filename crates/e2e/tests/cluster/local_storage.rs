@@ -1,16 +1,15 @@
 //! Pods that keep more on the node's disk than they may.
 
-use krablet_e2e::manifest::{pod, tool, with};
+use krablet_e2e::manifest::{pod, scratched, tool, with};
 use krablet_e2e::{Member, status};
 use serde_json::{Value, json};
 
 use crate::inside::inside_of;
 
-const THREE_MIB: &str = "head -c 3145728 /dev/zero >";
-
-/// Fills a file in a running container: what is there counts, not what is asked for.
-async fn fill(node: &Member, pod: &str, container: &str, file: &str) {
-    let script = format!("{THREE_MIB} {file} && sync");
+/// Fills a file in a running container with so many MiB: what is there counts, not what is asked for.
+async fn fill(node: &Member, pod: &str, container: &str, (file, size): (&str, u32)) {
+    let bytes = size << 20;
+    let script = format!("head -c {bytes} /dev/zero > {file} && sync");
     inside_of(node, pod, container, &script).await.unwrap();
 }
 
@@ -31,11 +30,10 @@ async fn evicted(node: &Member, name: &str, message: &str) {
 }
 
 fn scratch(name: &str, volume: Value) -> Value {
-    let mounted = json!({"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]});
     pod(
         name,
         json!({
-            "containers": [with(tool("main", &["hold"]), mounted)],
+            "containers": [scratched(tool("main", &["hold"]))],
             "volumes": [{"name": "scratch", "emptyDir": volume}],
         }),
     )
@@ -47,8 +45,8 @@ pub async fn of_a_volume(node: &Member) {
     let kept = node
         .run(&scratch(within, json!({"sizeLimit": "4Mi"})))
         .await;
-    fill(node, within, "main", "/scratch/file").await;
-    fill(node, over, "main", "/scratch/file").await;
+    fill(node, within, "main", ("/scratch/file", 3)).await;
+    fill(node, over, "main", ("/scratch/file", 3)).await;
     let message = r#"Usage of EmptyDir volume "scratch" exceeds the limit "2Mi". "#;
     evicted(node, over, message).await;
     let now = node.pod(within).await.unwrap();
@@ -66,15 +64,16 @@ pub async fn of_containers(node: &Member) {
         with(tool(name, &["hold"]), limits)
     };
     let containers = |name: &str, second: &str| {
-        let all = [limited("small", "2Mi"), limited("large", second)];
-        pod(name, json!({"containers": all}))
+        let all = [scratched(limited("small", "2Mi")), limited("large", second)];
+        let volumes = json!([{"name": "scratch", "emptyDir": {}}]);
+        pod(name, json!({"containers": all, "volumes": volumes}))
     };
     let (one, whole) = ("container-keeps-too-much", "all-keep-too-much");
     node.run(&containers(one, "20Mi")).await;
     node.run(&containers(whole, "2Mi")).await;
-    fill(node, one, "small", "/file").await;
-    fill(node, whole, "small", "/file").await;
-    fill(node, whole, "large", "/file").await;
+    fill(node, one, "small", ("/file", 3)).await;
+    // All at once, and no container's: whenever somebody looks, the pod has too much and they have not.
+    fill(node, whole, "small", ("/scratch/file", 5)).await;
     let message = r#"Container small exceeded its local ephemeral storage limit "2Mi". "#;
     evicted(node, one, message).await;
     let message = "Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. ";

@@ -10,9 +10,6 @@ use crate::resource::seconds;
 use crate::text::{Labels, Metric, More, Text};
 use series as s;
 
-/// The name that stands for a pod's sandbox.
-const SANDBOX: &str = "POD";
-
 /// The page in pieces. Without a snapshot it says that there was an error.
 pub fn cadvisor_metrics(
     snapshot: Option<&Snapshot>,
@@ -141,7 +138,8 @@ impl Page {
             self.seen(who, pod.sandbox.as_ref().and_then(|s| s.started));
         }
         if let Some(sandbox) = &pod.sandbox {
-            let names = [SANDBOX, &sandbox.id, &sandbox.image];
+            // Of a sandbox the runtime has no container's name to tell.
+            let names = ["", &*sandbox.id, &*sandbox.image];
             let who = self.labels(&sandbox.path, Some(pod), names);
             self.cgroup(who, &sandbox.cgroup, snapshot);
             self.network(who, &pod.network);

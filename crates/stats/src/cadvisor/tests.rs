@@ -40,7 +40,7 @@ fn containers_have_their_labels() {
     assert_eq!(of("/kubepods/podu1"), "|||default|web|total 3");
     assert_eq!(
         of("/kubepods/podu1/s1"),
-        "POD|pause:3|s1|default|web|total 0.5"
+        "|pause:3|s1|default|web|total 0.5"
     );
     assert_eq!(
         of("/kubepods/podu1/c1"),
