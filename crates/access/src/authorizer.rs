@@ -30,6 +30,7 @@ pub struct SubjectReviews {
 #[serde(default)]
 struct AnswerStatus {
     allowed: bool,
+    denied: bool,
 }
 
 impl Authorizer {
@@ -86,7 +87,7 @@ impl SubjectReviews {
         let review = || Review {
             path: SUBJECT_ACCESS_REVIEWS,
             body: self.body(user, verb, subresource),
-            read: |status: AnswerStatus| Ok(status.allowed),
+            read: may,
         };
         let lasts = |allowed: &bool| match allowed {
             true => self.allowed_lasts,
@@ -113,5 +114,79 @@ impl SubjectReviews {
                 },
             },
         })
+    }
+}
+
+/// A yes and a no in one are no answer.
+fn may(status: AnswerStatus) -> Result<bool, ReviewError> {
+    match (status.allowed, status.denied) {
+        (true, true) => Err(ReviewError::Refused(
+            "the access review was answered with both a yes and a no".to_owned(),
+        )),
+        (allowed, _) => Ok(allowed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{attributes, parrot};
+
+    /// What becomes of one who wants the pods of a node, if this is the answer.
+    fn authorize(answer: &[u8]) -> Result<(), Denied> {
+        let (kube, never) = (parrot::kube(answer), Duration::ZERO);
+        let door = Authorizer::Webhook(SubjectReviews::new(kube, "n1".into(), never, never));
+        let user = User {
+            name: "eve".to_owned(),
+            ..User::default()
+        };
+        let wanted = attributes(&Method::GET, "/pods");
+        parrot::block_on(door.authorize(&user, &wanted))
+    }
+
+    #[test]
+    fn a_yes_beside_a_no_is_neither() {
+        let no = "Forbidden (user=eve, verb=get, resource=nodes, subresource(s)=[pods proxy])\n";
+        let neither = "Authorization error (user=eve, verb=get, resource=nodes, subresource=pods)";
+        let cases = [
+            (json!({"allowed": true}), "yes"),
+            (json!({"allowed": true, "denied": false}), "yes"),
+            (json!({"allowed": false}), no),
+            (json!({"denied": true}), no),
+            (json!({"allowed": false, "denied": true}), no),
+            (json!({}), no),
+            (json!(null), no),
+            (json!([true]), no),
+            (json!({"allowed": true, "denied": true}), neither),
+            (json!({"allowed": "true"}), neither),
+            (json!({"allowed": true, "denied": "no"}), neither),
+            (json!({"allowed": true, "denied": null}), neither),
+        ];
+        for (status, expected) in cases {
+            let found = authorize(json!({"status": status}).to_string().as_bytes());
+            let found = found.map_or_else(|why| why.to_string(), |()| "yes".to_owned());
+            assert_eq!(found, expected, "{status}");
+        }
+    }
+
+    const FIELDS: &[&str] = &["allowed", "denied", "reason", "evaluationError", "status"];
+
+    proptest! {
+        #[test]
+        fn only_a_plain_yes_gives_a_right(status in parrot::status(FIELDS)) {
+            let said = |field: &str| status.get(field) == Some(&Value::Bool(true));
+            let plain = said("allowed") && !said("denied");
+            if authorize(json!({"status": status}).to_string().as_bytes()).is_ok() {
+                prop_assert!(plain, "{status}");
+            }
+        }
+
+        #[test]
+        fn nobody_comes_in_by_noise(noise in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(authorize(&noise).is_err());
+        }
     }
 }

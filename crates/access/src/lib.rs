@@ -9,6 +9,8 @@ mod attributes;
 mod authenticator;
 mod authorizer;
 mod certificates;
+#[cfg(test)]
+mod parrot;
 mod reviews;
 mod tokens;
 mod user;

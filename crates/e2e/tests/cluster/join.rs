@@ -148,6 +148,21 @@ async fn lease_is_renewed(node: &Member, object: &Node) {
     .await;
 }
 
+/// What the agent logs of a watch that was lost and of a request that came to nothing.
+const FAILURES: &[&str] = &[
+    "Unauthorized",
+    "list or watch failed",
+    "watch is silent",
+    "Failed to update status for pod",
+    "Unable to update node status",
+    "the node lease, will retry",
+];
+
+/// A server that takes its time on a busy machine has dropped nothing.
+fn is_failure(line: &str) -> bool {
+    FAILURES.iter().any(|words| line.contains(words)) && !line.contains("no answer within")
+}
+
 /// Certificates of one minute: a new one is there before the old one ends, and nobody notices.
 pub async fn certificate_is_renewed_under_a_watch() {
     let options = ControlPlaneOptions {
@@ -194,9 +209,8 @@ pub async fn certificate_is_renewed_under_a_watch() {
             .any(|r| r.spec.username.as_ref() == Some(&by_node))
     );
     let log = node.stage.krablet.log().split_off(log);
-    for word in ["Unauthorized", "Watch ended", "Failed to watch"] {
-        assert!(!log.contains(word), "{word}: {log}");
-    }
+    let dropped: Vec<&str> = log.lines().filter(|line| is_failure(line)).collect();
+    assert_eq!(dropped, Vec::<&str>::new(), "{log}");
     let id = |pod| status::id(status::container(pod, "main").unwrap());
     assert_eq!(id(&kept), id(&node.running("kept").await));
     for name in ["kept", "comes-after", "comes-later"] {

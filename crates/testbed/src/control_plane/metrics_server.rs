@@ -1,5 +1,5 @@
 //! A metrics-server behind the API server, so that `kubectl top` has somebody to ask. A process beside the control plane,
-//! with the rights its own manifests would give it.
+//! with the account and the rights its own manifests would give it: nodes know it by its token.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::components::write_command;
-use super::pki::ClientCertificate;
 use super::{ControlPlane, Kubeconfig, User};
 use crate::bed::tail;
 use crate::parts::{self, Part};
@@ -17,6 +16,7 @@ use crate::ports;
 const NAME: &str = "metrics-server";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const API: &str = "v1beta1.metrics.k8s.io";
+const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 impl ControlPlane {
@@ -27,21 +27,34 @@ impl ControlPlane {
         let address = self.site.address;
         let address = address.context("this machine has no address others could use")?;
         let port = ports::steady()?;
+        for (path, object) in rights() {
+            self.place(&path, &object).await?;
+        }
         let wish = Kubeconfig {
-            user: User::Certificate(ClientCertificate::new(NAME, "")),
+            user: User::Token(self.metrics_server_token().await?),
             ..Kubeconfig::default()
         };
         let kubeconfig = self.kubeconfig_with(NAME, &wish)?;
         let certificates = self.site.dir.join("metrics-server-pki");
         let arguments = arguments(&kubeconfig, &certificates, port);
         write_command(&self.site.dir, NAME, &bins.path(NAME)?, &arguments)?;
-        for (path, object) in rights() {
-            self.place(&path, &object).await?;
-        }
         for (path, object) in service(address, port) {
             self.place(&path, &object).await?;
         }
         self.ask(format!("start {NAME}")).await.map(drop)
+    }
+
+    /// As a pod of its account would be given one, for an hour.
+    async fn metrics_server_token(&self) -> Result<String> {
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3600},
+        });
+        let path = format!("{ACCOUNTS}/{NAME}/token");
+        let answer = self.create(&path, &request).await?;
+        let token = answer["status"]["token"].as_str();
+        Ok(token.context("no token in the answer")?.to_owned())
     }
 
     /// Ends it, and nobody is sent to it any more.
@@ -79,16 +92,21 @@ fn arguments(kubeconfig: &Path, certificates: &Path, port: u16) -> Vec<String> {
     ]
 }
 
-/// What its own manifests ask for, for a user of its name.
+/// What its own manifests ask for: an account, and what it may.
 fn rights() -> Vec<(String, Value)> {
-    let user = json!([{"kind": "User", "name": NAME, "apiGroup": "rbac.authorization.k8s.io"}]);
+    let account = json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": NAME, "namespace": "kube-system"},
+    });
+    let subjects = json!([{"kind": "ServiceAccount", "name": NAME, "namespace": "kube-system"}]);
     let binding = |kind: &str, name: &str, role_kind: &str, role: &str| {
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": kind,
             "metadata": {"name": name},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role},
-            "subjects": user,
+            "subjects": subjects,
         })
     };
     let role = json!({
@@ -103,6 +121,7 @@ fn rights() -> Vec<(String, Value)> {
     let cluster = format!("{RBAC}/clusterrolebindings");
     let reader = "extension-apiserver-authentication-reader";
     vec![
+        (ACCOUNTS.to_owned(), account),
         (format!("{RBAC}/clusterroles"), role),
         (
             cluster.clone(),
