@@ -16,30 +16,32 @@ use crate::sync_loop::SyncLoop;
 
 impl SyncLoop {
     pub(crate) fn clean_up(&mut self, findings: Findings) {
-        if !self.tidy() {
-            return;
+        let all_spoke = self.tidy();
+        if all_spoke {
+            self.end_unknown_pods(&findings);
+            self.found_at_start = Vec::new();
         }
-        self.end_unknown_pods(&findings);
-        self.found_at_start = Vec::new();
-        self.release_and_collect(findings);
+        self.release_and_collect(findings, all_spoke);
     }
 
     /// The part that needs no look at the node. Nothing unknown may be touched while a source may
-    /// still claim it: false then.
+    /// still claim it: false then. Pods that have workers are known whoever is silent: one that its source took
+    /// away and brought back does not wait for another source, which may be what it is to bring up.
     pub(crate) fn tidy(&mut self) -> bool {
-        if !self.parts.desired.sources_ready(&self.parts.sources) {
-            return false;
-        }
-        self.drop_gone_workers();
+        let all_spoke = self.parts.desired.sources_ready(&self.parts.sources);
+        self.drop_gone_workers(all_spoke);
         self.stop_probes_of_ended_pods();
-        self.drop_statuses_of_gone_pods();
-        self.start_pods_without_worker();
-        true
+        if all_spoke {
+            self.drop_statuses_of_gone_pods();
+        }
+        self.start_pods_without_worker(all_spoke);
+        all_spoke
     }
 
-    fn drop_gone_workers(&mut self) {
+    fn drop_gone_workers(&mut self, all_spoke: bool) {
         let desired = self.parts.desired.clone();
-        let (_, effects) = self.workers.sync_known(|uid| desired.contains(uid));
+        let known = |uid: &PodUid| desired.contains(uid);
+        let (_, effects) = self.workers.sync_known(known, all_spoke);
         self.carry_out(effects);
         let workers = &self.workers;
         self.ended.retain(|uid, _| workers.is_known(uid));
@@ -66,12 +68,16 @@ impl SyncLoop {
             .retain(|uid| desired.contains(uid) || workers.is_known(uid));
     }
 
-    /// Wanted pods whose record was dropped (the UID was used again) start anew.
-    fn start_pods_without_worker(&mut self) {
+    /// Wanted pods whose record was dropped (the UID was used again) start anew, as do those that waited for sources to
+    /// speak.
+    fn start_pods_without_worker(&mut self, all_spoke: bool) {
         for pod in self.parts.desired.all() {
             let uid = PodRef::of(&pod).uid;
             let held = self.parts.desired.is_refused(&uid) || self.door.is_waiting(&uid);
-            if !held && !self.workers.is_known(&uid) {
+            if held || self.workers.is_known(&uid) {
+                continue;
+            }
+            if all_spoke || self.make_way(&pod) {
                 // What was said of its last life is not true of the next one.
                 self.parts.status.retain(|other| *other != uid);
                 self.parts.desired.lives_anew(&pod);
@@ -97,10 +103,11 @@ impl SyncLoop {
     }
 
     /// Directories and cgroups of pods that are gone, then dead containers, sandboxes and logs.
-    fn release_and_collect(&mut self, findings: Findings) {
+    fn release_and_collect(&mut self, findings: Findings, all_spoke: bool) {
         let mut leftovers = findings.leftovers;
         leftovers.retain(|uid| {
-            !self.workers.is_known(uid)
+            all_spoke
+                && !self.workers.is_known(uid)
                 && !self.parts.desired.contains(uid)
                 && !findings.alive.iter().any(|p| p.uid == *uid)
         });
@@ -108,6 +115,7 @@ impl SyncLoop {
             fates: self.fates(&findings.pods),
             recorded: recorded_exits(&self.parts.status, &findings.pods),
             pods: findings.pods,
+            all_spoke,
         };
         let steps = self.parts.steps.clone();
         self.housekeeping.spawn(async move {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use krablet_checkpoint::{DesiredPods as Remembered, Saver, Shelf};
 use krablet_events::sink::{Sink, SinkConfig, SinkDeps};
-use krablet_kube::{Kube, Reflector};
+use krablet_kube::{Kube, Reach, Reflector};
 use krablet_linux::WallClock;
 use krablet_pod::PodUid;
 use krablet_pod::api::{Node, Pod};
@@ -17,12 +18,16 @@ use krablet_tokens::{KubeIssuer, Tokens};
 use krablet_volumes::{ClusterObjects, KubeObjects};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::AgentHandle;
 use crate::accounts::Accounts;
 use crate::classes::ClassTasks;
 use crate::mirrors::Mirrors;
 use crate::pod_set::DesiredPods;
+
+/// So long an API server that may be there has for its first word.
+const FIRST_WORD: Duration = Duration::from_secs(5);
 
 /// What the agent needs of a cluster.
 #[derive(Clone)]
@@ -52,7 +57,7 @@ pub struct Keepsakes {
 
 pub(crate) struct ClusterTasks {
     pods: Reflector<Pod, ApiSource>,
-    reach: watch::Receiver<krablet_kube::Reach>,
+    reach: watch::Receiver<Reach>,
     remembered: SourceSet,
     sets: mpsc::Sender<SourceSet>,
     sender: Sender,
@@ -156,13 +161,8 @@ impl ClusterTasks {
             mirrors,
             classes,
         } = self;
-        tasks.spawn(async move {
-            // Before the API server speaks: its first set says what of this still holds.
-            if !remembered.pods.is_empty() && sets.send(remembered).await.is_err() {
-                return;
-            }
-            pods.run().await;
-        });
+        tasks.spawn(pods.run());
+        tasks.spawn(remember(remembered, sets, reach.clone()));
         tasks.spawn(sender.run());
         tasks.spawn(sink.run());
         tasks.spawn(mirrors.run());
@@ -176,6 +176,22 @@ impl ClusterTasks {
             std::future::pending().await
         });
     }
+}
+
+/// What was true when this agent last lived is asked only if the API server does not tell what is true now: pods may
+/// have been deleted since, and their successors run elsewhere. Once it has spoken, the merge takes nothing of this.
+async fn remember(
+    remembered: SourceSet,
+    sets: mpsc::Sender<SourceSet>,
+    mut reach: watch::Receiver<Reach>,
+) {
+    if !remembered.pods.is_empty() {
+        let away = reach.wait_for(|reach| reach.error.as_ref().is_some_and(|e| !e.is_answer()));
+        let _ = timeout(FIRST_WORD, away).await;
+        // A closed merge means that the agent ends, and with it this task.
+        let _ = sets.send(remembered).await;
+    }
+    std::future::pending().await
 }
 
 /// What the agent knows of the API server's pods.

@@ -162,8 +162,7 @@ impl Sink {
             return;
         };
         let event = write.name();
-        let answered = matches!(error, ApiError::Status { .. } | ApiError::Decode(_));
-        if answered && !error.is_passing() {
+        if error.is_answer() && !error.is_passing() {
             // The namespace ends or is gone, or the event is not to the server's liking.
             debug!(event, err = %error, "Server rejected event (will not retry!)");
             return;

@@ -47,8 +47,8 @@ pub enum Decision {
 }
 
 /// As the kubelet decides, with three differences: a valid certificate in the store makes up for an
-/// expired or broken one in the kubeconfig; an expired certificate without a bootstrap kubeconfig
-/// is still used, for the clock may be wrong, and static pods must run; and other credentials than
+/// expired or broken one in the kubeconfig; an expired certificate without a bootstrap kubeconfig that could be used
+/// is still used, for the clock may be wrong, and static and remembered pods must run; and other credentials than
 /// certificates are used if there is nothing to join with.
 pub fn decide(own: &Own, stored: Option<Validity>, spare: &Spare, now: Timestamp) -> Decision {
     let alive = |v: &Validity| !v.is_expired(now);
@@ -69,6 +69,11 @@ pub fn decide(own: &Own, stored: Option<Validity>, spare: &Spare, now: Timestamp
     match (spare, own) {
         (Spare::There, _) => Decision::Bootstrap { why },
         (_, Own::NoCertificate) => Decision::UseExisting { warning: None },
+        (Spare::Unusable(spare), Own::Certificate(_)) => Decision::UseExisting {
+            warning: Some(format!(
+                "{why}, and it is {now} by this machine's clock; cannot join anew: {spare}"
+            )),
+        },
         (Spare::Unusable(spare), _) => Decision::Fail(format!("{why}; cannot join anew: {spare}")),
         (Spare::NotGiven, Own::Certificate(_)) => Decision::UseExisting {
             warning: Some(format!("{why}, and it is {now} by this machine's clock")),

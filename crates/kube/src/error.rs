@@ -29,6 +29,9 @@ pub enum ApiError {
     Decode(String),
 }
 
+/// Whatever a server asks for: one that errs, or is none, must not silence a node for a day.
+const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
+
 /// The `Status` object in the body of a failure.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -58,7 +61,9 @@ impl ApiError {
             code,
             reason: status.reason.unwrap_or_default(),
             message: status.message.unwrap_or_else(text),
-            retry_after: retry_after.or(told.map(Duration::from_secs)),
+            retry_after: retry_after
+                .or(told.map(Duration::from_secs))
+                .map(|told| told.min(LONGEST_RETRY)),
         }
     }
 
@@ -67,6 +72,11 @@ impl ApiError {
         let code = serde_json::from_slice::<Body>(object).ok();
         let code = code.and_then(|body| body.code).unwrap_or(500);
         Self::from_answer(code, object, None)
+    }
+
+    /// A server was there and said something.
+    pub fn is_answer(&self) -> bool {
+        matches!(self, ApiError::Status { .. } | ApiError::Decode(_))
     }
 
     pub fn code(&self) -> Option<u16> {
@@ -143,6 +153,12 @@ mod tests {
         let exists = br#"{"reason":"AlreadyExists","message":"m"}"#;
         let exists = ApiError::from_answer(409, exists, None);
         assert!(exists.is_already_exists() && !exists.is_conflict());
+        let longest = format!(r#"{{"details": {{"retryAfterSeconds": {}}}}}"#, u64::MAX);
+        let for_ever = ApiError::from_answer(429, longest.as_bytes(), None);
+        assert_eq!(for_ever.retry_after(), Some(LONGEST_RETRY));
+        let header = Some(Duration::from_secs(u64::MAX));
+        let for_ever = ApiError::from_answer(429, b"", header);
+        assert_eq!(for_ever.retry_after(), Some(LONGEST_RETRY));
         let odd = ApiError::from_answer(502, b"<html>bad gateway</html>", None);
         assert_eq!(
             odd.to_string(),

@@ -28,6 +28,8 @@ pub(crate) struct Garbage {
     pub(crate) fates: BTreeMap<PodUid, KnownFate>,
     /// Containers whose end stands in a status.
     pub(crate) recorded: BTreeSet<ContainerId>,
+    /// Else a source may still claim what nobody knows.
+    pub(crate) all_spoke: bool,
 }
 
 impl Steps {
@@ -61,12 +63,13 @@ impl Steps {
     }
 
     pub(crate) async fn collect_garbage(&self, garbage: Garbage) {
-        // A pod nobody knows may go whole: sources are ready when this is called. What has become
-        // wanted since the look has containers and logs that the look knows nothing of.
+        // A pod nobody knows may go whole once every source has spoken. What has become wanted since the
+        // look has containers and logs that the look knows nothing of.
         let fate = |uid: &PodUid| match garbage.fates.get(uid) {
             Some(known) if known.wanted => known.fate,
             _ if self.parts.desired.contains(uid) => Fate::Live,
             Some(known) => known.fate,
+            None if !garbage.all_spoke => Fate::Live,
             None => Fate::ContentRemovable,
         };
         let claim = |uid: &PodUid| match garbage.fates.get(uid) {
@@ -84,7 +87,7 @@ impl Steps {
                 fate: &fate,
                 recorded: &|id| garbage.recorded.contains(id),
                 claim: &claim,
-                sources_ready: true,
+                sources_ready: garbage.all_spoke,
                 evict_terminated: false,
             })
             .await;

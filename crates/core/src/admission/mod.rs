@@ -26,7 +26,7 @@ use krablet_pod::resources::Amounts;
 use krablet_pod::{PodUid, marks};
 
 use crate::resize::ResizeSettings;
-use crate::status::terminated_by_kubelet;
+use crate::status::{generation, terminated_by_kubelet};
 use crate::worker::StatusOverride;
 
 pub use affinity::{matches_any_term, matches_node};
@@ -242,6 +242,7 @@ pub fn rejected_status(pod: &Pod, rejection: &Rejection) -> PodStatus {
         reason: Some(rejection.reason.clone()),
         message: Some(format!("Pod was rejected: {}", rejection.message)),
         qos_class: Some(qos_of(pod).as_str().into()),
+        observed_generation: generation(pod),
         ..PodStatus::default()
     }
 }

@@ -144,18 +144,6 @@ pub fn generate(inputs: &StatusInputs<'_>) -> PodStatus {
     }
 }
 
-/// The status of a pod the node refused.
-pub fn rejected(pod: &Pod, reason: &str, message: &str) -> PodStatus {
-    PodStatus {
-        phase: Some(FAILED.to_owned()),
-        reason: Some(reason.to_owned()),
-        message: Some(format!("Pod was rejected: {message}")),
-        qos_class: pod.spec.as_ref().map(|s| qos_class(s).as_str().to_owned()),
-        observed_generation: generation(pod),
-        ..PodStatus::default()
-    }
-}
-
 /// When the pod's active deadline is reached; `None` if it has none or has not started.
 pub fn active_deadline(pod: &Pod, old: Option<&PodStatus>) -> Option<Timestamp> {
     let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
@@ -325,7 +313,7 @@ fn host_ips(node: &NodeFacts) -> Vec<HostIP> {
 }
 
 /// The generation of the spec a status speaks of.
-fn generation(pod: &Pod) -> Option<i64> {
+pub(crate) fn generation(pod: &Pod) -> Option<i64> {
     pod.metadata.generation.filter(|g| *g != 0)
 }
 

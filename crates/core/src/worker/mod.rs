@@ -416,8 +416,9 @@ impl PodWorkers {
     pub fn sync_known(
         &mut self,
         desired: impl Fn(&PodUid) -> bool,
+        complete: bool,
     ) -> (BTreeMap<PodUid, WorkerView>, Vec<Effect>) {
-        self.synced = true;
+        self.synced |= complete;
         let mut effects = Vec::new();
         let mut views = BTreeMap::new();
         let uids: Vec<PodUid> = self.records.keys().cloned().collect();

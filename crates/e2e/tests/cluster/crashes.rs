@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 
 use krablet_cri::{RuntimeService, v1};
 use krablet_e2e::cluster_stage::condition;
-use krablet_e2e::manifest::{single, tool};
+use krablet_e2e::manifest::{single, tool, with};
 use krablet_e2e::{LONG, Member, status};
+use krablet_pod::api::{Pod, PodCondition};
 use krablet_pod::labels;
+use serde_json::json;
+
+use crate::outages::own_view;
 
 const EACH: usize = 30;
 
@@ -109,5 +113,42 @@ pub async fn killed_amid_creations_and_deletions(main: &Member) {
         node.delete(name).await;
     }
     node.empty().await;
+    node.down().await;
+}
+
+fn conditions(pod: &Pod) -> Vec<PodCondition> {
+    let status = pod.status.clone().unwrap_or_default();
+    status.conditions.unwrap_or_default()
+}
+
+/// Nothing that was true before an agent ended is taken back by the next, and no time begins anew.
+pub async fn readiness_outlives_the_agent(main: &Member) {
+    let mut node = main.beside("steady").await;
+    // Long enough that none is due again while this looks.
+    let probe = json!({"exec": {"command": ["/tool", "exit", "0"]}, "periodSeconds": 600});
+    let probes = json!({"startupProbe": probe, "readinessProbe": probe});
+    let probed = with(tool("main", &["hold"]), probes);
+    let before = node.run(&single("steady", probed)).await;
+    node.stage.krablet.kill9().await.unwrap();
+    node.stage.start().await;
+    let own = node
+        .wait("steady", "is known to the next agent", async || {
+            let pod = own_view(&node, "steady").await?;
+            status::all_running(&pod)?;
+            Ok(pod)
+        })
+        .await;
+    assert!(status::condition(&own, "Ready"), "{}", status::shown(&own));
+    node.run(&single("comes-later", tool("main", &["hold"])))
+        .await;
+    let after = node.pod("steady").await.unwrap();
+    assert_eq!(conditions(&before), conditions(&after));
+    assert_eq!(
+        status::container(&after, "main"),
+        status::container(&before, "main")
+    );
+    for name in ["steady", "comes-later"] {
+        node.end(name).await;
+    }
     node.down().await;
 }

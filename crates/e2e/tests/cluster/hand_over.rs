@@ -97,6 +97,18 @@ async fn running(node: &Member, lives: &[Life]) -> Vec<String> {
     alive
 }
 
+/// Log collectors find the log of each container in the one place they know, whoever linked it there.
+fn are_linked(lives: &[Life]) {
+    let links = std::fs::read_dir("/var/log/containers").unwrap();
+    let links: Vec<String> = links
+        .map(|link| link.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    for (name, (id, _)) in lives.iter().flat_map(|life| &life.containers) {
+        let end = format!("_{name}-{id}.log");
+        assert!(links.iter().any(|l| l.ends_with(&end)), "{end}: {links:?}");
+    }
+}
+
 /// Ends the agent and starts another in its place; the node is that one's, and ready.
 async fn hand_over(node: &mut Member, program: &Path, version: &str) {
     if node.stage.krablet.is_running() {
@@ -128,6 +140,7 @@ async fn restart(node: &Member, before: &[Life; 2], restarts: i32) -> [Life; 2] 
         assert_eq!(before.containers["main"], after.containers["main"]);
         assert_eq!(before.runs + 1, after.runs);
     }
+    are_linked(&after);
     after
 }
 
@@ -138,6 +151,7 @@ pub async fn from_the_kubelet_and_back(main: &Member) {
     let _traces = Traces::before();
     let joining = Joining {
         config: settings(main),
+        also_kubelet: true,
         ..Joining::default()
     };
     let mut node = main.prepared_beside("handed-over", joining).await;

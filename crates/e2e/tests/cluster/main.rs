@@ -7,6 +7,7 @@
     reason = "a test may fail by panicking"
 )]
 
+mod access;
 mod crashes;
 mod debug;
 mod deletions;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
             door::host_port_is_taken,
             door::critical_pod_finds_room,
             mirrors::follow_the_manifest,
+            mirrors::one_that_is_refused,
             environment::keys_and_whole_objects,
             environment::what_is_missing_is_told_and_heals,
             environment::a_secret_that_comes_late,
@@ -155,12 +157,15 @@ fn main() -> ExitCode {
             server_state::verbosity,
             server_more::large_copy,
             server_more::serving_certificate,
+            access::who_gets_in,
             workloads::drain,
             door::no_execute_taint,
             door::disk_pressure,
             node::deleted_and_back,
             crashes::killed_amid_creations_and_deletions,
+            crashes::readiness_outlives_the_agent,
             hand_over::from_the_kubelet_and_back,
+            reboot::with_an_api_server,
             join::embedded_pair_is_adopted,
             join::wrong_authority_is_told_and_retried,
             join::refused_request_is_told;
@@ -171,6 +176,7 @@ fn main() -> ExitCode {
             outages::api_server_is_away_under_churn,
             outages::starts_without_an_api_server,
             outages::etcd_is_wiped,
+            access::without_an_api_server,
             reboot::without_an_api_server;
     };
     krablet_e2e::harness::main(scenarios)

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use krablet_e2e::manifest::{shell, single, tool};
 use krablet_e2e::{Member, status};
+use serde_json::json;
 
 /// The mirror of the static pod, whose uid is not one of these.
 pub async fn mirror(node: &Member, name: &str, not: &[&str]) -> Pod {
@@ -81,4 +82,52 @@ pub async fn follow_the_manifest(node: &Member) {
     })
     .await;
     node.gone(&full, &static_uid(&third)).await;
+}
+
+/// It is told once, others do not wait for it, and it comes when it can.
+pub async fn one_that_is_refused(node: &Member) {
+    let mut lost = single("lost", tool("main", &["hold"]));
+    lost["metadata"]["namespace"] = json!("nowhere");
+    node.stage.apply("lost", &lost);
+    let full = format!("lost-{}", node.name);
+    let refused = || {
+        let log = node.stage.krablet.log();
+        let told = |line: &&str| line.contains(&full) && line.contains("refuses to bring a mirror");
+        log.lines().filter(told).count()
+    };
+    node.wait("lost", "is refused", async || match refused() {
+        0 => Err("nothing is told".to_owned()),
+        _ => Ok(()),
+    })
+    .await;
+    node.stage
+        .apply("found", &single("found", tool("main", &["hold"])));
+    let found = mirror(node, "found", &[]).await;
+    assert_eq!(refused(), 1);
+
+    let nowhere = json!({"metadata": {"name": "nowhere"}});
+    let namespaces = "/api/v1/namespaces";
+    node.plane.create(namespaces, &nowhere).await.unwrap();
+    let path = format!("{namespaces}/nowhere/pods/{full}");
+    let uid = node
+        .wait("lost", "is mirrored", async || {
+            let pod: Pod = node.get(&path).await?;
+            status::all_running(&pod)?;
+            Ok(static_uid(&pod))
+        })
+        .await;
+    node.stage.remove("lost");
+    node.stage.remove("found");
+    node.wait("lost", "its mirror goes", async || {
+        match node.get::<Pod>(&path).await {
+            Ok(pod) => Err(status::shown(&pod)),
+            Err(_) => Ok(()),
+        }
+    })
+    .await;
+    node.gone(&full, &uid).await;
+    node.gone(&format!("found-{}", node.name), &static_uid(&found))
+        .await;
+    let path = format!("{namespaces}/nowhere");
+    node.plane.delete(&path).await.unwrap();
 }

@@ -1,5 +1,6 @@
-//! The machine goes down and comes up again while nobody can tell it what it should run.
+//! The machine goes down and comes up again, while nobody can tell it what it should run, and while somebody can.
 
+use krablet_e2e::cluster_stage::PODS;
 use krablet_e2e::manifest::{shell, single, tool};
 use krablet_e2e::{Member, manifest, status};
 use krablet_testbed::ControlPlaneOptions;
@@ -33,13 +34,13 @@ fn needy() -> Value {
 }
 
 /// What the API server wants is written down once a second at most.
-async fn is_written_down(node: &Member, pod: &str) {
+async fn is_written_down(node: &Member, pod: &str, phase: &str) {
     let file = node.stage.krablet.root_dir();
     let file = file.join("krablet/desired_pods.json");
     let name = format!("\"name\":\"{pod}\"");
     node.wait(pod, "is written down", async || {
         let text = std::fs::read_to_string(&file).map_err(|e| e.to_string())?;
-        match text.contains(&name) && text.contains("Succeeded") {
+        match text.contains(&name) && text.contains(phase) {
             true => Ok(()),
             false => Err(text),
         }
@@ -58,7 +59,7 @@ pub async fn without_an_api_server() {
     let once = json!({"containers": [shell("main", "exit 0")], "restartPolicy": "Never"});
     node.create(&manifest::pod("once", once)).await;
     let done = node.phase("once", "Succeeded").await;
-    is_written_down(&node, "once").await;
+    is_written_down(&node, "once", "Succeeded").await;
     node.stage.krablet.kill9().await.unwrap();
     node.plane.stop_apiserver().await.unwrap();
     node.stage.bed.power_cut().await.unwrap();
@@ -111,5 +112,41 @@ pub async fn without_an_api_server() {
         }
     })
     .await;
+    node.down().await;
+}
+
+/// What was deleted while the machine was off does not come back with it, not even for a moment.
+pub async fn with_an_api_server(main: &Member) {
+    let mut node = main.beside("revived").await;
+    let kept = node.run(&single("kept", tool("main", &["hold"]))).await;
+    let dropped = node.run(&single("dropped", tool("main", &["hold"]))).await;
+    is_written_down(&node, "kept", "Running").await;
+    is_written_down(&node, "dropped", "Running").await;
+    node.stage.krablet.kill9().await.unwrap();
+    node.stage.bed.power_cut().await.unwrap();
+    let now = format!("{PODS}/dropped?gracePeriodSeconds=0");
+    node.plane.delete(&now).await.unwrap();
+
+    node.stage.bed.start_containerd().await.unwrap();
+    node.stage.start().await;
+    let back = node
+        .until("kept", "runs again", |pod| {
+            status::all_running(pod)?;
+            match id(pod) == id(&kept) {
+                true => Err("still the old container".to_owned()),
+                false => Ok(pod.clone()),
+            }
+        })
+        .await;
+    assert_eq!(status::uid(&back), status::uid(&kept));
+    let uid = status::uid(&dropped);
+    let mut anew = node.containers(&uid).await;
+    anew.retain(|container| container.id != id(&dropped));
+    assert!(anew.is_empty(), "{anew:?}");
+    let log = node.stage.krablet.log();
+    let restored = |line: &&str| line.contains("RESTORE") && line.contains("dropped");
+    assert_eq!(log.lines().find(restored), None);
+    node.gone("dropped", &uid).await;
+    node.end("kept").await;
     node.down().await;
 }

@@ -52,7 +52,10 @@ fn how_to_begin() {
             own(dead),
             None,
             gone(),
-            &format!("fail, {expired}; cannot join anew: bootstrap.conf: no such file"),
+            &format!(
+                "use, {expired}, and it is 2026-01-01T00:00:50Z by this machine's clock; \
+                 cannot join anew: bootstrap.conf: no such file"
+            ),
         ),
         (
             own(dead),

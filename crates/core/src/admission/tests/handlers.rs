@@ -358,8 +358,10 @@ fn allocation_failures_come_before_the_predicates() {
 #[test]
 fn the_status_of_the_refused() {
     let rejection = Rejection::new("OutOfcpu", "Node didn't have enough resource: cpu");
-    let status = rejected_status(&pod("a cpu=1"), &rejection);
-    expect![[r#"{"message":"Pod was rejected: Node didn't have enough resource: cpu","phase":"Failed","qosClass":"Burstable","reason":"OutOfcpu"}"#]]
+    let mut refused = pod("a cpu=1");
+    refused.metadata.generation = Some(3);
+    let status = rejected_status(&refused, &rejection);
+    expect![[r#"{"message":"Pod was rejected: Node didn't have enough resource: cpu","observedGeneration":3,"phase":"Failed","qosClass":"Burstable","reason":"OutOfcpu"}"#]]
         .assert_eq(&serde_json::to_string(&status).unwrap());
 }
 

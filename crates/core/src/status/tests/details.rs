@@ -446,14 +446,6 @@ fn deadlines() {
 }
 
 #[test]
-fn rejected_pods() {
-    let status = rejected(&pod("c:a"), "OutOfcpu", "too big");
-    assert_eq!(render(&status), "Failed  OutOfcpu");
-    assert_eq!(status.message.as_deref(), Some("Pod was rejected: too big"));
-    assert!(is_terminal(&status));
-}
-
-#[test]
 fn resources_of_the_whole_pod() {
     let quantity = |text: &str| ApiQuantity(text.to_owned());
     let cpu = |text: &str| Some(BTreeMap::from([("cpu".to_owned(), quantity(text))]));

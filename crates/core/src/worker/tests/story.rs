@@ -97,7 +97,7 @@ impl Story {
 
     pub(super) fn housekeeping(&mut self, desired: &[&str]) -> &mut Self {
         let desired: BTreeSet<PodUid> = desired.iter().map(|u| PodUid::from(*u)).collect();
-        let (views, effects) = self.workers.sync_known(|uid| desired.contains(uid));
+        let (views, effects) = self.workers.sync_known(|uid| desired.contains(uid), true);
         let known: Vec<String> = views
             .iter()
             .map(|(uid, v)| format!("{uid}={:?}", v.stage))
