@@ -1,11 +1,13 @@
 //! Pods at the door: who is let in, who is refused, who has to make room.
 
+pub(crate) mod kill_waits;
+
 use std::sync::Arc;
 
 use krablet_core::admission::{self, Rejection, Room, Verdict};
 use krablet_core::status;
 use krablet_core::worker::{KillRequest, Stage, Update, UpdateKind};
-use krablet_events::Subject;
+use krablet_events::{Subject, reason};
 use krablet_pod::api::Pod;
 use krablet_pod::{PodRef, PodUid};
 use tracing::info;
@@ -104,16 +106,31 @@ impl SyncLoop {
         );
     }
 
-    /// Ends a pod for reasons that are not its own.
+    /// Ends a pod for reasons that are not its own. It is told of if that takes too long.
     pub(crate) fn end(&mut self, pod: &Arc<Pod>, kill: KillRequest) {
+        let pod_ref = PodRef::of(pod);
+        let own = || pod.spec.as_ref()?.termination_grace_period_seconds;
+        let grace = kill.grace.or_else(own).unwrap_or_default();
+        let now = self.parts.mono.now();
+        let waiter = self.kill_waits.begin(&pod_ref, grace, now);
         let update = Update {
-            kill: Some(kill),
+            kill: Some(KillRequest { waiter, ..kill }),
             ..Update::new(pod, UpdateKind::Kill)
         };
         let effects = self.workers.update(update);
-        let uid = PodRef::of(pod).uid;
-        self.parts.accounts.note(&uid, &self.workers);
+        self.parts.accounts.note(&pod_ref.uid, &self.workers);
         self.carry_out(effects);
+    }
+
+    /// The kill itself goes on.
+    pub(crate) fn tell_overdue(&mut self) {
+        for pod in self.kill_waits.take_overdue(self.parts.mono.now()) {
+            self.parts.recorder.warning(
+                Subject::Pod(pod),
+                reason::EXCEEDED_GRACE_PERIOD,
+                "Container runtime did not kill the pod within specified grace period.",
+            );
+        }
     }
 
     /// A pod has ended: those that waited for room are asked again.

@@ -11,6 +11,9 @@ use tracing::info;
 
 use crate::sync_loop::SyncLoop;
 
+#[cfg(test)]
+mod tests;
+
 /// Who finds a pod over its limit waits until the loop has heard of the one before.
 const WAITING: usize = 8;
 

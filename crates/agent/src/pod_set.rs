@@ -15,6 +15,8 @@ pub struct DesiredPods {
     snapshot: Arc<Mutex<Snapshot>>,
     /// Rings when mirror pods may have to follow.
     mirrors_due: watch::Sender<u64>,
+    /// Rings when a pod begins to end that nobody wants any more, and when it has ended.
+    ends: watch::Sender<u64>,
 }
 
 impl Default for DesiredPods {
@@ -22,6 +24,7 @@ impl Default for DesiredPods {
         Self {
             snapshot: Arc::default(),
             mirrors_due: watch::Sender::new(0),
+            ends: watch::Sender::new(0),
         }
     }
 }
@@ -32,8 +35,8 @@ struct Snapshot {
     ready: BTreeSet<PodSource>,
     /// Mirror pods on the API server, by the name each shares with its static pod.
     mirrors: BTreeMap<FullName, Arc<Pod>>,
-    /// Static pods that nobody wants any more and that have not ended yet.
-    ending: BTreeMap<PodUid, FullName>,
+    /// Pods that nobody wants any more and that have not ended yet.
+    ending: BTreeMap<PodUid, Arc<Pod>>,
     /// Mirror pods that tell of static pods as they were before they were let go: the same manifest
     /// may come back, and then with another life. The UID of the static pod, and of the mirror.
     past: BTreeMap<FullName, (PodUid, PodUid)>,
@@ -99,6 +102,17 @@ impl DesiredPods {
         self.with(|s| s.mirrors.values().cloned().collect())
     }
 
+    /// Pods that nobody wants any more and that have not ended yet. One that came back meanwhile is also among the
+    /// wanted ones: its next life begins when this one has ended.
+    pub fn ending_pods(&self) -> Vec<Arc<Pod>> {
+        self.with(|s| s.ending.values().cloned().collect())
+    }
+
+    /// Rings when a pod begins to end that nobody wants any more, and when it has ended.
+    pub fn ends(&self) -> watch::Receiver<u64> {
+        self.ends.subscribe()
+    }
+
     pub fn is_refused(&self, uid: &PodUid) -> bool {
         self.with(|s| s.refused.contains(uid))
     }
@@ -119,7 +133,10 @@ impl DesiredPods {
 
     /// Names of static pods that have not ended though nobody wants them any more.
     pub(crate) fn ending(&self) -> BTreeSet<FullName> {
-        self.with(|s| s.ending.values().cloned().collect())
+        self.with(|s| {
+            let statics = s.ending.values().filter(|pod| marks::is_static(pod));
+            statics.map(|pod| PodRef::of(pod).full_name()).collect()
+        })
     }
 
     /// Mirror pods of static pods that came back and live anew.
@@ -192,7 +209,7 @@ impl DesiredPods {
     }
 
     /// The source has let the pod go. `alive` tells whether it has still to be ended.
-    pub(crate) fn remove(&self, pod: &Pod, alive: bool) {
+    pub(crate) fn remove(&self, pod: &Arc<Pod>, alive: bool) {
         let pod_ref = PodRef::of(pod);
         self.with(|s| {
             s.pods.remove(&pod_ref.uid);
@@ -205,10 +222,13 @@ impl DesiredPods {
                 let life = (pod_ref.uid.clone(), PodRef::of(mirror).uid);
                 s.past.insert(name, life);
             }
-            if alive && marks::is_static(pod) {
-                s.ending.insert(pod_ref.uid.clone(), pod_ref.full_name());
+            if alive {
+                s.ending.insert(pod_ref.uid.clone(), pod.clone());
             }
         });
+        if alive {
+            self.ends.send_modify(|n| *n += 1);
+        }
         if marks::is_static(pod) {
             self.ring();
         }
@@ -232,19 +252,24 @@ impl DesiredPods {
 
     /// Nothing of the pod runs any more.
     pub(crate) fn ended(&self, uid: &PodUid) {
-        if self.with(|s| s.ending.remove(uid)).is_some() {
-            self.ring();
-        }
+        self.retain_ending(|other| other != uid);
     }
 
     /// Of the pods that have still to be ended, only those that have not.
     pub(crate) fn retain_ending(&self, alive: impl Fn(&PodUid) -> bool) {
-        let changed = self.with(|s| {
-            let before = s.ending.len();
-            s.ending.retain(|uid, _| alive(uid));
-            s.ending.len() != before
+        let (mut gone, mut statics) = (false, false);
+        self.with(|s| {
+            s.ending.retain(|uid, pod| {
+                let kept = alive(uid);
+                gone |= !kept;
+                statics |= !kept && marks::is_static(pod);
+                kept
+            });
         });
-        if changed {
+        if gone {
+            self.ends.send_modify(|n| *n += 1);
+        }
+        if statics {
             self.ring();
         }
     }

@@ -2,9 +2,11 @@
 //! done from the start every time and may be cut off at any point; the runtime and the disk remember.
 
 pub(crate) mod cgroups;
+mod failures;
 pub(crate) mod garbage;
 pub(crate) mod resizing;
 mod statuses;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,12 +28,12 @@ use krablet_pod::qos::qos_class;
 use krablet_pod::{Actuation, PodRef, PodUid, Ticket};
 use krablet_probes::ProbesHandle;
 use krablet_runtime::gc::ContainerGc;
-use krablet_runtime::{PodRuntime, Sizes, SyncInputs, SyncOutcome, VolumeSource};
+use krablet_runtime::{PodRuntime, Sizes, SyncInputs, SyncOutcome};
 use krablet_status::StatusStore;
-use krablet_volumes::{PodMounts, VolumeError, Volumes};
+use krablet_volumes::Volumes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::accounts::Accounts;
 use crate::clearing::Clearing;
@@ -42,6 +44,7 @@ use crate::pod_set::DesiredPods;
 use crate::resizes::ResizeBook;
 
 use cgroups::PodCgroups;
+use failures::SyncFailures;
 use resizing::Given;
 use statuses::StatusView;
 
@@ -111,6 +114,7 @@ pub(crate) struct Steps {
     start_errors: Mutex<BTreeMap<PodUid, StartErrors>>,
     clearing: Clearing,
     held_volumes: HeldVolumes,
+    failures: SyncFailures,
 }
 
 impl Steps {
@@ -120,6 +124,7 @@ impl Steps {
             start_errors: Mutex::default(),
             clearing: Clearing::default(),
             held_volumes: HeldVolumes::default(),
+            failures: SyncFailures::default(),
         }
     }
 
@@ -166,6 +171,7 @@ impl Steps {
     /// Forgets what is remembered of pods that are gone.
     pub(crate) fn retain(&self, keep: &dyn Fn(&PodUid) -> bool) {
         self.with_start_errors(|e| e.retain(|uid, _| keep(uid)));
+        self.failures.retain(keep);
         self.parts.runtime.forget_pods(keep);
     }
 
@@ -250,18 +256,9 @@ impl Steps {
             }
             newly.pod = Some(pod.spec.as_ref().and_then(|s| s.resources.clone()));
         }
-        let set_up = match self.parts.volumes.set_up(pod).await {
-            Ok(set_up) => set_up,
-            Err(errors) => {
-                for e in errors.0 {
-                    self.warn(pod_ref, failed_mount(&e), e.to_string());
-                }
-                return Outcome::Failed;
-            }
+        let Some(set_up) = self.set_up_volumes(pod, pod_ref).await else {
+            return Outcome::Failed;
         };
-        for e in &set_up.stale {
-            self.warn(pod_ref, failed_mount(e), e.to_string());
-        }
         let renew_at = set_up.renew_at.map(|at| self.mono_at(at));
         self.parts.probes.set_pod(pod, &observed, &status);
         let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
@@ -273,7 +270,7 @@ impl Steps {
                 pod,
                 observed: &observed,
                 verdicts: &verdicts,
-                volumes: &volume_sources(set_up.mounts),
+                volumes: &volumes::sources(set_up.mounts),
                 cgroup_parent: &self.parts.cgroups.parent(&pod_ref.uid, qos),
                 sizes: Sizes {
                     actuated: given,
@@ -336,9 +333,7 @@ impl Steps {
             };
             self.store_status(pod, pod_ref, observed, view);
         }
-        if let Some(error) = &result.error {
-            debug!(pod = %pod_ref, podUID = %pod_ref.uid, err = %error, "Error syncing pod, will retry");
-        }
+        self.note_failure(pod_ref, result.error.as_ref());
         if result.acted {
             // The runtime's events may be lost; what was done is looked at in any case.
             self.parts.observer.request(&pod_ref.uid);
@@ -502,22 +497,11 @@ impl Steps {
         }
         let qos = qos_class(pod.spec.as_ref().unwrap_or(&PodSpec::default()));
         // The directory stays, with termination messages in it, until the pod is gone for good.
-        if !self.release_volumes(pod_ref).await || !self.release_cgroup(&pod_ref.uid, qos).await {
+        if !self.release_volumes(pod_ref).await || !self.release_cgroup_of(pod_ref, qos).await {
             return Outcome::Failed;
         }
         self.parts.status.terminate(pod, self.parts.clock.now());
         Outcome::Done
-    }
-
-    /// True if no volume is left.
-    async fn release_volumes(&self, pod_ref: &PodRef) -> bool {
-        let uid = &pod_ref.uid;
-        let released = self.parts.volumes.release(uid).await;
-        if let Some(text) = self.held_volumes.news(uid, &released) {
-            warn!(pod = %pod_ref, podUID = %uid, err = text, "Could not release the volumes of a pod, will retry");
-            self.warn(pod_ref, reason::FAILED_SYNC, text);
-        }
-        released.is_ok()
     }
 }
 
@@ -549,29 +533,4 @@ fn no_later_than(outcome: Outcome, renew_at: Option<Mono>) -> Outcome {
         (Outcome::WaitUntil(other), Some(at)) => Outcome::WaitUntil(other.min(at)),
         (other, _) => other,
     }
-}
-
-/// Devices are mapped, not mounted.
-fn failed_mount(error: &VolumeError) -> &'static str {
-    match error {
-        VolumeError::SetUpDevice { .. } | VolumeError::NodeAffinity { device: true, .. } => {
-            reason::FAILED_MAP_VOLUME
-        }
-        _ => reason::FAILED_MOUNT,
-    }
-}
-
-fn volume_sources(mounts: PodMounts) -> Vec<VolumeSource> {
-    mounts
-        .into_iter()
-        .map(|(name, mounted)| VolumeSource {
-            name,
-            spec_name: mounted.spec_name,
-            host_path: mounted.host_path,
-            read_only: mounted.read_only,
-            relabel: mounted.se_linux_relabel,
-            block: mounted.block,
-            group: mounted.group,
-        })
-        .collect()
 }

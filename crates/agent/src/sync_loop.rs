@@ -29,6 +29,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::accounts::Accounts;
 use crate::door::Door;
+use crate::entry::kill_waits::KillWaits;
 use crate::eviction::Eviction;
 use crate::housekeeping::Housekeeping;
 use crate::mono::MonoClock;
@@ -70,7 +71,7 @@ pub(crate) struct Parts {
 
 /// A step in flight.
 struct Running {
-    uid: PodUid,
+    pod: PodRef,
     step: Step,
     abort: AbortHandle,
     cancel: CancellationToken,
@@ -98,6 +99,7 @@ pub(crate) struct SyncLoop {
     pub(crate) housekeeping: Housekeeping,
     pub(crate) door: Door,
     pub(crate) waiting_resizes: WaitingResizes,
+    pub(crate) kill_waits: KillWaits,
     turn: watch::Sender<Instant>,
     rng: StdRng,
     /// What the runtime held when this agent started, until housekeeping has seen to it.
@@ -123,6 +125,7 @@ impl SyncLoop {
             housekeeping,
             door,
             waiting_resizes: WaitingResizes::default(),
+            kill_waits: KillWaits::default(),
             turn,
             rng: StdRng::seed_from_u64(seed),
             found_at_start: Vec::new(),
@@ -136,9 +139,7 @@ impl SyncLoop {
         loop {
             self.wait_for_runtime(&mut inputs.health).await;
             self.turn.send_replace(Instant::now());
-            let now = self.parts.mono.now();
-            let wake_at = self.wakes.next().unwrap_or(now + Duration::from_secs(3600));
-            let wake_at = self.parts.mono.instant(wake_at);
+            let wake_at = self.next_wake();
             tokio::select! {
                 biased;
                 Some(done) = self.tasks.join_next_with_id() => self.step_ended(done),
@@ -203,6 +204,7 @@ impl SyncLoop {
             }
             // The loop itself is well: it waits for the runtime.
             self.turn.send_replace(Instant::now());
+            self.tell_overdue();
             tokio::select! {
                 biased;
                 Some(done) = self.tasks.join_next_with_id() => self.step_ended(done),
@@ -295,7 +297,7 @@ impl SyncLoop {
 
     /// Ends pods that nobody wants and that run under the name of a static pod: it waits for them.
     /// False while a source may still claim one.
-    fn make_way(&mut self, pod: &Arc<Pod>) -> bool {
+    pub(crate) fn make_way(&mut self, pod: &Arc<Pod>) -> bool {
         if !marks::is_static(pod) {
             return true;
         }
@@ -398,7 +400,16 @@ impl SyncLoop {
         self.carry_out(effects);
     }
 
-    fn wake_due(&mut self) {
+    pub(crate) fn next_wake(&self) -> Instant {
+        let latest = self.parts.mono.now() + Duration::from_secs(3600);
+        let next = self.wakes.next().into_iter().chain(self.kill_waits.next());
+        self.parts
+            .mono
+            .instant(next.fold(latest, |soonest, at| soonest.min(at)))
+    }
+
+    pub(crate) fn wake_due(&mut self) {
+        self.tell_overdue();
         for uid in self.wakes.take_due(self.parts.mono.now()) {
             self.wake(&uid);
         }
@@ -415,12 +426,13 @@ impl SyncLoop {
                     let steps = self.parts.steps.clone();
                     let cancel = CancellationToken::new();
                     let (step, token) = (work.step, cancel.clone());
+                    let pod = work.desired.pod_ref();
                     let given = self.door.actuation(&uid);
                     let abort = self
                         .tasks
                         .spawn(async move { steps.run(*work, after, given, token).await });
                     let running = Running {
-                        uid,
+                        pod,
                         step,
                         abort,
                         cancel,
@@ -428,32 +440,33 @@ impl SyncLoop {
                     self.running.insert(running.abort.id(), running);
                 }
                 Effect::Cancel(uid) => {
-                    let running = self.running.values().find(|r| r.uid == uid);
+                    let running = self.running.values().find(|r| r.pod.uid == uid);
                     if let Some(running) = running {
                         running.cancel();
                     }
                 }
                 Effect::WakeAt(uid, at) => self.wakes.set(&uid, at),
-                Effect::Release(_) => {}
+                Effect::Release(waiter) => self.kill_waits.release(waiter),
             }
         }
     }
 
     fn step_ended(&mut self, done: Result<(Id, StepDone), JoinError>) {
-        let (id, done) = match done {
-            Ok((id, done)) => (id, Some(done)),
-            Err(e) if e.is_cancelled() => (e.id(), None),
-            Err(e) => {
-                error!(err = %e, "A pod worker step failed in an unforeseen way");
-                (e.id(), Some(StepDone::failed()))
-            }
-        };
-        let Some(Running { uid, .. }) = self.running.remove(&id) else {
+        let id = done.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+        let Some(Running { pod, .. }) = self.running.remove(&id) else {
             return;
         };
+        let done = match done {
+            Ok((_, done)) => done,
+            Err(e) if e.is_cancelled() => StepDone::cancelled(),
+            Err(e) => {
+                error!(pod = %pod, podUID = %pod.uid, err = %e, "A pod worker step failed in an unforeseen way");
+                StepDone::failed()
+            }
+        };
+        let uid = pod.uid;
         // Taken after the step's last runtime call, so it covers all of them.
         self.ended.insert(uid.clone(), self.parts.observer.ticket());
-        let done = done.unwrap_or_else(StepDone::cancelled);
         self.door.actuated(&uid, done.given);
         let outcome = done.outcome;
         let spread = self.rng.random::<f64>();

@@ -123,7 +123,8 @@ fn runs_as(pod: &Pod, wanted: &PodRef, running: &ObservedPod) -> bool {
     names_match && hashes_match
 }
 
-/// The manifest has not changed since the pod's sandbox was made.
+/// The manifest has not changed since the pod's sandbox was made. Of a manifest whose age is not
+/// known (`Timestamp::MAX`) nobody can say that.
 fn older(manifest_modified: Timestamp, running: &ObservedPod) -> bool {
     let made = running.sandboxes.iter().map(|s| s.created_at).max();
     made.is_some_and(|made| manifest_modified.as_nanosecond() <= i128::from(made))
@@ -232,5 +233,6 @@ mod tests {
         let at = |s| Timestamp::from_second(s).unwrap();
         assert!(older(at(5), &candidate));
         assert!(!older(at(6), &candidate));
+        assert!(!older(Timestamp::MAX, &candidate));
     }
 }

@@ -39,6 +39,7 @@ pub const FAILED_POD_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
 
 // Node.
 pub const STARTING: &str = "Starting";
+pub const CGROUP_V1: &str = "CgroupV1";
 pub const CONTAINER_GC_FAILED: &str = "ContainerGCFailed";
 pub const IMAGE_GC_FAILED: &str = "ImageGCFailed";
 pub const FREE_DISK_SPACE_FAILED: &str = "FreeDiskSpaceFailed";

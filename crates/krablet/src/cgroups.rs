@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use krablet_config::{Gate, HostFacts as HostKind, KubeletConfiguration, Loaded, validate_host};
 use krablet_core::cgroups::{ClassRules, Enforcement, Reserved, class_limits, enforcement};
 use krablet_cri::RuntimeService;
-use krablet_events::{Recorder, Subject};
+use krablet_events::{Recorder, Subject, reason};
 use krablet_linux::{CgroupDriver, CgroupVersion, HostCgroups, HostFacts, MachineFacts};
 use krablet_node::{NodeConfig, capacity};
 use krablet_pod::Quantity;
@@ -25,6 +25,10 @@ use crate::reservations::Withheld;
 
 const ENFORCED: &str = "NodeAllocatableEnforced";
 const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
+const V1_DEPRECATED: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. Please migrate to cgroup v2. More information at https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
+/// A wrong driver would put pods where nobody looks for them: a passing error is waited for.
+const DRIVER_TRIES: u32 = 3;
+const DRIVER_RETRY: Duration = Duration::from_secs(1);
 /// Until pods use less than all of them may have.
 const RETRY: Duration = Duration::from_secs(60);
 
@@ -34,13 +38,7 @@ pub async fn detect(
     client: &dyn RuntimeService,
 ) -> Result<Arc<HostCgroups>> {
     let cgroups = &config.cgroups;
-    let told = client
-        .runtime_config()
-        .await
-        .ok()
-        .and_then(|c| c.linux)
-        .map(|l| l.cgroup_driver);
-    let driver = match told {
+    let driver = match told_driver(client).await {
         Some(0) => CgroupDriver::Systemd,
         Some(_) => CgroupDriver::Cgroupfs,
         None if cgroups.cgroup_driver == "systemd" => CgroupDriver::Systemd,
@@ -51,6 +49,21 @@ pub async fn detect(
         .context("cannot read the cgroups of this machine")?;
     check_host(config, &host)?;
     Ok(Arc::new(host))
+}
+
+/// What the runtime says; nothing if it is too old to be asked, or fails again and again.
+async fn told_driver(client: &dyn RuntimeService) -> Option<i32> {
+    for tries_left in (0..DRIVER_TRIES).rev() {
+        match client.runtime_config().await {
+            Ok(told) => return told.linux.map(|linux| linux.cgroup_driver),
+            Err(e) if e.is_unimplemented() => return None,
+            Err(e) => {
+                tracing::warn!(err = %e, tries_left, "The runtime does not tell its cgroup driver");
+                tokio::time::sleep(DRIVER_RETRY).await;
+            }
+        }
+    }
+    None
 }
 
 fn check_host(config: &KubeletConfiguration, cgroups: &HostCgroups) -> Result<()> {
@@ -66,6 +79,13 @@ fn check_host(config: &KubeletConfiguration, cgroups: &HostCgroups) -> Result<()
         "the configuration does not fit this machine: {}",
         lines.join("; ")
     )
+}
+
+/// Who runs on cgroup v1 had to allow it (`failCgroupV1`), and is to hear of it nevertheless.
+pub fn warn_of_v1(version: CgroupVersion, recorder: &Recorder) {
+    if version == CgroupVersion::V1 {
+        recorder.warning(Subject::Node, reason::CGROUP_V1, V1_DEPRECATED);
+    }
 }
 
 /// What the node has, and how it is divided.
@@ -287,6 +307,20 @@ mod tests {
         assert_eq!((silent.pids, silent.reserved_memory), (None, None));
         assert!(silent.memory_qos.is_none() && silent.cpu_cfs_quota);
         assert_eq!(silent.single_process_oom_kill, Some(false));
+    }
+
+    #[test]
+    fn the_old_version_is_warned_of() {
+        let recorder = Recorder::new(|| jiff::Timestamp::UNIX_EPOCH);
+        warn_of_v1(CgroupVersion::V2, &recorder);
+        assert!(recorder.since(0).is_empty());
+        warn_of_v1(CgroupVersion::V1, &recorder);
+        let events = recorder.since(0);
+        let told: Vec<_> = events
+            .iter()
+            .map(|e| (e.kind.as_str(), &*e.reason))
+            .collect();
+        assert_eq!(told, [("Warning", "CgroupV1")]);
     }
 
     #[test]

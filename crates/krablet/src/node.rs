@@ -220,6 +220,7 @@ impl Node {
         let (agent, handle) = Agent::build(config, deps.clone());
         let recorder = &ground.recorder;
         recorder.normal(Subject::Node, reason::STARTING, "Starting kubelet.");
+        cgroups::warn_of_v1(place.cgroup_version, recorder);
 
         tasks.spawn(agent.run());
         if let Some(file) = resolver {

@@ -16,6 +16,7 @@ use krablet_linux::{EntryKind, Files, WallClock};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::paths::legacy_log_symlink;
 use krablet_pod::{ContainerId, PodRef, PodUid, SandboxId};
+use tracing::field::display;
 
 use crate::remove::{instance_logs, never_started};
 
@@ -64,9 +65,44 @@ pub struct GcReport {
     pub failures: Vec<String>,
 }
 
+/// Whose remains could not be removed, as far as that is known.
+#[derive(Clone, Copy, Default)]
+struct Whose<'a> {
+    pod: Option<&'a PodRef>,
+    uid: Option<&'a PodUid>,
+    container: Option<&'a DeadContainer>,
+}
+
+impl<'a> Whose<'a> {
+    fn pod(pod: &'a PodRef) -> Self {
+        Self {
+            pod: Some(pod),
+            uid: Some(&pod.uid),
+            container: None,
+        }
+    }
+
+    fn container(dead: &'a DeadContainer) -> Self {
+        Self {
+            container: Some(dead),
+            ..Self::pod(&dead.pod)
+        }
+    }
+}
+
 impl GcReport {
-    fn fail(&mut self, text: String) {
-        tracing::error!("{text}");
+    fn fail(&mut self, whose: Whose<'_>, text: String) {
+        let (pod, uid) = (whose.pod.map(display), whose.uid.map(display));
+        let name = whose.container.map(|c| &*c.name);
+        let id = whose.container.map(|c| display(&c.id));
+        tracing::error!(
+            pod,
+            podUID = uid,
+            containerName = name,
+            containerID = id,
+            err = text,
+            "Garbage collection failed, will retry"
+        );
         self.failures.push(text);
     }
 }
@@ -138,18 +174,18 @@ impl ContainerGc {
                 };
                 for container in containers {
                     let result = self.remove_container(&container).await;
-                    results.push((container.id, result));
+                    results.push((container, result));
                 }
                 results
             })
             .buffer_unordered(WIDTH);
         while let Some(results) = done.next().await {
-            for (id, result) in results {
+            for (container, result) in results {
                 match result {
                     Ok(()) => {
-                        report.containers.insert(id);
+                        report.containers.insert(container.id);
                     }
-                    Err(text) => report.fail(text),
+                    Err(text) => report.fail(Whose::container(&container), text),
                 }
             }
         }
@@ -206,18 +242,18 @@ impl ContainerGc {
             .map(|(pod, id)| async move {
                 let _claim = (round.claim)(&pod.uid)?;
                 let result = self.remove_sandbox(&pod, &id).await;
-                Some((id, result))
+                Some((pod, id, result))
             })
             .buffered(WIDTH);
         while let Some(removed) = done.next().await {
-            let Some((id, result)) = removed else {
+            let Some((pod, id, result)) = removed else {
                 continue;
             };
             match result {
                 Ok(()) => {
                     report.sandboxes.insert(id);
                 }
-                Err(text) => report.fail(text),
+                Err(text) => report.fail(Whose::pod(&pod), text),
             }
         }
     }
@@ -241,7 +277,10 @@ impl ContainerGc {
         let dir = &self.settings.pod_logs;
         let names = match self.names(dir, EntryKind::Directory).await {
             Ok(names) => names,
-            Err(e) => return report.fail(format!("failed to read the pod logs directory: {e}")),
+            Err(e) => {
+                let text = format!("failed to read the pod logs directory: {e}");
+                return report.fail(Whose::default(), text);
+            }
         };
         let listed = names.iter().map(String::as_str);
         for (uid, name) in gc::gone_log_dirs(listed, round.fate, round.sources_ready) {
@@ -250,7 +289,13 @@ impl ContainerGc {
             };
             match self.files.remove_tree(&dir.join(name)).await {
                 Ok(()) => report.log_dirs += 1,
-                Err(e) => report.fail(format!("failed to remove pod logs: {e}")),
+                Err(e) => {
+                    let whose = Whose {
+                        uid: Some(&uid),
+                        ..Whose::default()
+                    };
+                    report.fail(whose, format!("failed to remove pod logs: {e}"));
+                }
             }
         }
     }
@@ -259,7 +304,10 @@ impl ContainerGc {
         let dir = &self.settings.container_logs;
         let names = match self.names(dir, EntryKind::Symlink).await {
             Ok(names) => names,
-            Err(e) => return report.fail(format!("failed to read the links to logs: {e}")),
+            Err(e) => {
+                let text = format!("failed to read the links to logs: {e}");
+                return report.fail(Whose::default(), text);
+            }
         };
         let mut dangling = Vec::new();
         for name in &names {
@@ -271,7 +319,10 @@ impl ContainerGc {
         for name in gc::dead_symlinks(dangling, round.pods) {
             match self.files.remove_file(&dir.join(name)).await {
                 Ok(()) => report.links += 1,
-                Err(e) => report.fail(format!("failed to remove a link to a log: {e}")),
+                Err(e) => {
+                    let text = format!("failed to remove a link to a log: {e}");
+                    report.fail(Whose::default(), text);
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use krablet_cri::RuntimeService;
 use krablet_events::{Recorder, Subject, reason};
 use krablet_metrics::{Counter, RuntimeMetrics};
-use krablet_net::{HttpGet, Net, NetError, Redirects};
+use krablet_net::{HOOK_USER_AGENT, HttpGet, Net, NetError, Redirects, pod_headers, pod_url};
 use krablet_pod::api::{ContainerPort, HTTPGetAction, LifecycleHandler};
 use krablet_pod::{ContainerId, PodRef};
 
@@ -18,7 +18,6 @@ use crate::container_config::format_pod;
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Of an answer only that it came is of interest.
 const BODY_LIMIT: usize = 10 << 10;
-const USER_AGENT: &str = "kube-lifecycle/1.36";
 
 /// The container a hook is for.
 pub(crate) struct HookTarget<'a> {
@@ -136,7 +135,8 @@ impl Hooks {
         };
         if error == NetError::PlainHttp {
             let authority = request.url.trim_start_matches("https://");
-            let authority = authority.split('/').next().unwrap_or_default().to_string();
+            let authority = authority.split(['/', '?']).next().unwrap_or_default();
+            let authority = authority.to_string();
             if self.net.http_get(in_plain_http(request)).await.is_ok() {
                 let message = format!(
                     "request to HTTPS lifecycle hook {authority} got HTTP response, retry with HTTP succeeded"
@@ -171,30 +171,15 @@ fn http_request(
     let host = get.host.as_deref().filter(|h| !h.is_empty()).or(ip);
     let host = host.ok_or("failed to find networking container: the pod has no address")?;
     let port = container_port(&get.port, ports)?;
-    let scheme = get.scheme.as_deref().unwrap_or("HTTP").to_ascii_lowercase();
+    let scheme = get.scheme.as_deref().unwrap_or_default();
     let path = get.path.as_deref().unwrap_or_default();
-    let slash = if path.starts_with('/') || path.is_empty() {
-        ""
-    } else {
-        "/"
-    };
-    let host = match host.contains(':') && !host.starts_with('[') {
-        true => format!("[{host}]"),
-        false => host.to_string(),
-    };
     let given = get.http_headers.iter().flatten();
-    let mut headers: Vec<(String, String)> =
-        given.map(|h| (h.name.clone(), h.value.clone())).collect();
-    let defaults = [("User-Agent", USER_AGENT), ("Accept", "*/*")];
-    for (name, value) in defaults {
-        if !headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
-            headers.push((name.into(), value.into()));
-        }
-    }
-    headers.retain(|(name, value)| !(name.eq_ignore_ascii_case("accept") && value.is_empty()));
     Ok(HttpGet {
-        url: format!("{scheme}://{host}:{port}{slash}{path}"),
-        headers,
+        url: pod_url(scheme, host, port, path),
+        headers: pod_headers(
+            HOOK_USER_AGENT,
+            given.map(|h| (h.name.as_str(), h.value.as_str())),
+        ),
         timeout: NO_TIMEOUT,
         body_limit: BODY_LIMIT,
         verify_tls: false,
@@ -245,7 +230,7 @@ mod tests {
         assert_eq!(request.url, "http://10.0.0.1:8080/stop?x=1");
         assert_eq!(
             request.headers,
-            [("User-Agent", USER_AGENT), ("Accept", "*/*")]
+            [("User-Agent", "kube-lifecycle/1.36"), ("Accept", "*/*")]
                 .map(|(n, v)| (n.to_string(), v.to_string()))
         );
 
@@ -270,6 +255,47 @@ mod tests {
         let plain = in_plain_http(request);
         assert_eq!(plain.url, "http://[fd00::1]:443/stop?x=1");
         assert_eq!(plain.headers.len(), 1);
+    }
+
+    #[test]
+    fn urls() {
+        for (scheme, host, path, url) in [
+            (None, None, None, "http://10.0.0.1:80"),
+            (Some("HTTP"), None, Some("bye"), "http://10.0.0.1:80/bye"),
+            (
+                Some("HTTPS"),
+                Some("fd00::1"),
+                Some("/bye"),
+                "https://[fd00::1]:80/bye",
+            ),
+            (
+                None,
+                Some("[fd00::1]"),
+                Some("/bye"),
+                "http://[fd00::1]:80/bye",
+            ),
+            (
+                None,
+                Some(""),
+                Some("/say good bye"),
+                "http://10.0.0.1:80/say%20good%20bye",
+            ),
+            (
+                None,
+                None,
+                Some("/bye?to=<all>&at=100%25"),
+                "http://10.0.0.1:80/bye?to=%3Call%3E&at=100%25",
+            ),
+        ] {
+            let get = HTTPGetAction {
+                scheme: scheme.map(str::to_owned),
+                host: host.map(str::to_owned),
+                path: path.map(str::to_owned),
+                ..get(IntOrString::Int(80))
+            };
+            let request = http_request(&get, &[], Some("10.0.0.1")).unwrap();
+            assert_eq!(request.url, url, "{path:?}");
+        }
     }
 
     #[test]

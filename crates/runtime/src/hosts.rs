@@ -32,12 +32,12 @@ pub(crate) fn managed(
     text
 }
 
-/// The file of a pod on the node's network: the node's own, plus the pod's aliases.
-pub(crate) fn of_node(node_file: &str, aliases: &[HostAlias]) -> String {
-    let mut text = String::from("# Kubernetes-managed hosts file (host network).\n");
-    text.push_str(node_file);
-    push_aliases(&mut text, aliases);
-    text
+/// The file of a pod on the node's network: the node's own, byte by byte, plus the pod's aliases.
+pub(crate) fn of_node(node_file: &[u8], aliases: &[HostAlias]) -> Vec<u8> {
+    let mut added = String::new();
+    push_aliases(&mut added, aliases);
+    let first: &[u8] = b"# Kubernetes-managed hosts file (host network).\n";
+    [first, node_file, added.as_bytes()].concat()
 }
 
 fn push_aliases(text: &mut String, aliases: &[HostAlias]) {
@@ -62,15 +62,18 @@ mod tests {
         /// Nothing of the node's own file is lost or changed, and every alias has a line.
         #[test]
         fn any_node_file_is_kept(
-            file in "(\\PC{0,20}\n?){0,20}",
+            file in prop_oneof![
+                "(\\PC{0,20}\n?){0,20}".prop_map(String::into_bytes),
+                prop::collection::vec(any::<u8>(), 0..400),
+            ],
             names in prop::collection::vec("[a-z]{1,5}", 0..4),
         ) {
             let alias = HostAlias { ip: "10.1.1.1".into(), hostnames: Some(names.clone()) };
             let text = of_node(&file, &[alias]);
-            let rest = text.strip_prefix("# Kubernetes-managed hosts file (host network).\n").unwrap();
-            let added = rest.strip_prefix(file.as_str()).unwrap();
+            let rest = text.strip_prefix(b"# Kubernetes-managed hosts file (host network).\n").unwrap();
+            let added = rest.strip_prefix(file.as_slice()).unwrap();
             let expected = format!("\n# Entries added by HostAliases.\n10.1.1.1\t{}\n", names.join("\t"));
-            prop_assert_eq!(added, expected);
+            prop_assert_eq!(added, expected.as_bytes());
         }
     }
 
@@ -96,8 +99,8 @@ mod tests {
     #[test]
     fn host_network_file_is_the_nodes_own() {
         assert_eq!(
-            of_node("127.0.0.1 localhost\n", &[alias()]),
-            "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n\n\
+            of_node(b"127.0.0.1 localhost\n", &[alias()]),
+            b"# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n\n\
              # Entries added by HostAliases.\n10.1.1.1\tdb\tdb.local\n"
         );
     }

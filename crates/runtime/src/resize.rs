@@ -85,13 +85,15 @@ impl PodRuntime {
         let metrics = &self.inner.deps.metrics;
         metrics.resize_duration.observe(&[success], took);
         if let Err(message) = done {
-            let pod = format_pod(&PodRef::of(inputs.pod));
+            let pod = PodRef::of(inputs.pod);
             tracing::warn!(
-                pod,
+                pod = %pod,
+                podUID = %pod.uid,
                 error = message,
                 "A resize did not come to its end, will retry"
             );
             out.resized.error = Some(message.clone());
+            let pod = format_pod(&pod);
             out.fail(RuntimeError::Resize { pod, message });
         }
     }

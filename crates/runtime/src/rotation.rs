@@ -20,6 +20,7 @@ use krablet_pod::{ContainerId, PodRef};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
+use tracing::field::display;
 
 /// A container seen for the first time is looked at again so soon, to learn how fast it writes.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
@@ -303,7 +304,11 @@ impl LogRotation {
             }
             Err(error) => {
                 if !entry.failing {
-                    tracing::error!(containerID = %id, %error, "Failed to rotate container log");
+                    let log = self.running.get(id);
+                    let pod = log.map(|log| display(&log.pod));
+                    let uid = log.map(|log| display(&log.pod.uid));
+                    let name = log.map(|log| &*log.container);
+                    tracing::error!(pod, podUID = uid, containerName = name, containerID = %id, %error, "Failed to rotate container log");
                 }
                 entry.failing = true;
             }
@@ -453,7 +458,9 @@ impl Look {
         let Err(error) = self.reopen().await else {
             tracing::debug!(
                 pod = %self.log.pod,
+                podUID = %self.log.pod.uid,
                 containerName = &*self.log.container,
+                containerID = %self.log.id,
                 path = %rotated.display(),
                 "Rotated container log"
             );

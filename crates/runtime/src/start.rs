@@ -38,8 +38,8 @@ use crate::user_namespaces;
 
 use addresses::family_ordered;
 
-/// The node's hosts file is no larger than this.
-const HOSTS_LIMIT: usize = 1 << 20;
+/// The node's hosts file is no larger than this: lists of blocked hosts have megabytes.
+const HOSTS_LIMIT: usize = 64 << 20;
 const POD_DIR_MODE: u32 = 0o750;
 pub(crate) const LOG_DIR_MODE: u32 = 0o755;
 
@@ -399,17 +399,17 @@ impl PodRuntime {
         let aliases = spec
             .and_then(|s| s.host_aliases.as_deref())
             .unwrap_or_default();
-        let text = if is_host_network(pod.pod) {
+        let content = if is_host_network(pod.pod) {
             let node_file = &config.paths.node_hosts;
             let bytes = files.read(node_file, HOSTS_LIMIT).await;
             let bytes = bytes.map_err(|e| format!("open {}: {e}", node_file.display()))?;
-            hosts::of_node(&String::from_utf8_lossy(&bytes), aliases)
+            hosts::of_node(&bytes, aliases)
         } else {
             let name = pod_hostname(pod.pod, &config.dns)?;
-            hosts::managed(&pod.ips, &name.hostname, &name.domain, aliases)
+            hosts::managed(&pod.ips, &name.hostname, &name.domain, aliases).into_bytes()
         };
         let path = config.paths.root.etc_hosts(&pod.pod_ref.uid);
-        write_if_changed(files, &path, text.as_bytes())
+        write_if_changed(files, &path, &content)
             .await
             .map_err(|e| format!("open {}: {e}", path.display()))?;
         Ok(v1::Mount {
@@ -526,7 +526,8 @@ impl PodRuntime {
             };
         }
         if let Err(error) = linked {
-            tracing::error!(path = %link.display(), containerID = %id, %error, "Failed to create legacy symbolic link");
+            let (pod, name) = (&pod.pod_ref, what.container.name.as_str());
+            tracing::error!(pod = %pod, podUID = %pod.uid, containerName = name, containerID = %id, path = %link.display(), %error, "Failed to create legacy symbolic link");
         }
     }
 
@@ -582,7 +583,8 @@ async fn write_if_changed(
     path: &Path,
     bytes: &[u8],
 ) -> io::Result<()> {
-    if let Ok(old) = files.read(path, HOSTS_LIMIT).await
+    // A longer one is another one.
+    if let Ok(old) = files.read(path, bytes.len()).await
         && old == bytes
     {
         return Ok(());

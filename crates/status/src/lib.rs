@@ -225,7 +225,7 @@ impl StatusStore {
             };
             let accepted = status::accept(&inputs, new);
             if let Some(why) = accepted.refused {
-                error!(podUID = %uid, err = why, "Status update on pod aborted");
+                error!(pod = %pod_ref, podUID = %uid, err = why, "Status update on pod aborted");
             }
             let finished = terminate || old.is_some_and(|s| s.finished);
             let changed = accepted.changed || old.is_none_or(|s| s.finished != finished);

@@ -13,6 +13,7 @@ use krablet_pod::qos::QosClass;
 use krablet_pod::{PodRef, PodUid};
 use krablet_runtime::PodCgroup;
 use tokio::sync::Mutex;
+use tracing::field::display;
 use tracing::warn;
 
 use super::Steps;
@@ -100,10 +101,20 @@ impl Steps {
         }
     }
 
+    pub(super) async fn release_cgroup_of(&self, pod: &PodRef, qos: QosClass) -> bool {
+        self.remove_cgroup(Some(pod), &pod.uid, qos).await
+    }
+
+    /// The same for a pod of which no more is known.
     pub(super) async fn release_cgroup(&self, uid: &PodUid, qos: QosClass) -> bool {
+        self.remove_cgroup(None, uid, qos).await
+    }
+
+    async fn remove_cgroup(&self, pod: Option<&PodRef>, uid: &PodUid, qos: QosClass) -> bool {
         let removed = self.parts.cgroups.cgroups.remove(uid, qos).await;
         if let Err(e) = &removed {
-            warn!(podUID = %uid, err = %e, "Could not remove the cgroup of a pod, will retry");
+            let pod = pod.map(display);
+            warn!(pod, podUID = %uid, err = %e, "Could not remove the cgroup of a pod, will retry");
         }
         self.weigh_classes().await;
         removed.is_ok()

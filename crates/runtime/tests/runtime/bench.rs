@@ -52,10 +52,7 @@ impl Net for FakeNet {
         let status = answer.unwrap_or(refused)?;
         Ok(HttpResponse {
             status,
-            location: None,
-            body: Vec::new(),
-            truncated: false,
-            content_type: None,
+            ..HttpResponse::default()
         })
     }
 

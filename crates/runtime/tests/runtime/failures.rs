@@ -242,6 +242,21 @@ async fn host_network_pods_share_the_nodes_names() {
     assert!(!bench.sync(&pod).await.acted);
 }
 
+/// Names in an old encoding, and lists of blocked hosts.
+#[tokio::test(start_paused = true)]
+async fn the_nodes_names_may_be_many_and_of_any_bytes() {
+    let bench = Bench::new();
+    let node = b"10.0.0.1 b\xe4r\n".repeat(1 << 17);
+    bench.files.put("/etc/hosts", &node);
+    let mut pod = pod(vec![], vec![container("a")]);
+    pod.spec.as_mut().unwrap().host_network = Some(true);
+    bench.sync(&pod).await;
+    let first = b"# Kubernetes-managed hosts file (host network).\n".to_vec();
+    let expected = crate::files::Node::File([first, node].concat(), 0o644);
+    // Not `assert_eq`: nobody wants to read it.
+    assert!(bench.files.get("/root/pods/u/etc-hosts") == Some(expected));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_wants_cluster_dns_is_told() {
     let bench = Bench::new();

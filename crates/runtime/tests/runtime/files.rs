@@ -85,8 +85,9 @@ impl Files for MemFiles {
         Ok(inside.map(|(path, node)| entry(path, node)).collect())
     }
 
-    async fn read(&self, path: &Path, _limit: usize) -> io::Result<Vec<u8>> {
+    async fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
         match self.find(path)? {
+            Node::File(bytes, _) if bytes.len() > limit => Err(io::ErrorKind::FileTooLarge.into()),
             Node::File(bytes, _) => Ok(bytes),
             _ => unused(),
         }
