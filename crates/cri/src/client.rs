@@ -26,6 +26,13 @@ const MAX_EXEC_MESSAGE: usize = 2 * MAX_EXEC_OUTPUT + (64 << 10);
 /// A subscription not refused by then stands.
 const SUBSCRIBED_AFTER: Duration = Duration::from_millis(250);
 
+/// The most a container is given to end. Whoever asks for more means "as long as it takes"; and what
+/// a runtime would make of centuries, in nanoseconds, is a number below zero and so no grace at all.
+const LONGEST_GRACE: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The most that is waited for any answer. A deadline has eight digits on the wire, and one that does
+/// not fit would be a panic.
+const LONGEST_WAIT: Duration = LONGEST_GRACE.saturating_mul(10);
+
 /// How long to wait for the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
@@ -82,6 +89,7 @@ impl Caller {
         let mut request = Request::new(request);
         let answer = match deadline {
             Some(deadline) => {
+                let deadline = deadline.min(LONGEST_WAIT);
                 // The runtime is told, and we hold it to that: the header alone would not bound
                 // the time between the head of an answer and its body.
                 request.set_timeout(deadline);
@@ -222,7 +230,7 @@ impl RuntimeService for RuntimeClient {
             config: Some(config),
             runtime_handler: runtime_handler.to_owned(),
         };
-        let deadline = Some(self.caller.deadlines.request * 2);
+        let deadline = Some(self.caller.deadlines.request.saturating_mul(2));
         let call = |r| async move { rpc.run_pod_sandbox(r).await };
         let answer = self
             .caller
@@ -335,11 +343,12 @@ impl RuntimeService for RuntimeClient {
 
     async fn stop_container(&self, container_id: &str, grace_seconds: i64) -> Result<()> {
         let mut rpc = self.rpc();
+        let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
+        let grace = grace.min(LONGEST_GRACE);
         let request = v1::StopContainerRequest {
             container_id: container_id.to_owned(),
-            timeout: grace_seconds,
+            timeout: i64::try_from(grace.as_secs()).unwrap_or(i64::MAX),
         };
-        let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
         let deadline = Some(self.caller.deadlines.request.saturating_add(grace));
         let call = |r| async move { rpc.stop_container(r).await };
         gone_is_done(

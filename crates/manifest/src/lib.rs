@@ -8,6 +8,7 @@
 mod containers;
 mod decode;
 pub mod defaults;
+mod disks;
 mod env;
 mod identity;
 mod image;

@@ -122,6 +122,14 @@ impl Shown for String {
     }
 }
 
+/// A list as JSON writes it.
+impl Shown for [String] {
+    fn shown(&self) -> String {
+        let shown: Vec<String> = self.iter().map(Shown::shown).collect();
+        format!("[{}]", shown.join(","))
+    }
+}
+
 macro_rules! shown_bare {
     ($($kind:ty),*) => {$(
         impl Shown for $kind {

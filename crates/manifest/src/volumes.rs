@@ -8,7 +8,7 @@ use krablet_pod::api::{
 };
 
 use crate::problem::{Path, Report, list, text};
-use crate::{env, names, resources};
+use crate::{disks, env, names, resources};
 
 const HOST_PATH_TYPES: [&str; 8] = [
     "",
@@ -176,6 +176,12 @@ fn network_source(report: &mut Report, path: &Path, volume: &Volume) {
                 "must be an absolute path",
             );
         }
+    }
+    if let Some(source) = &volume.iscsi {
+        disks::iscsi(report, &path.child("iscsi"), source);
+    }
+    if let Some(source) = &volume.fc {
+        disks::fibre_channel(report, &path.child("fc"), source);
     }
     if let Some(source) = &volume.git_repo {
         let path = path.child("gitRepo");

@@ -8,9 +8,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::NetError;
 
-/// `host:port`, with IPv6 addresses in brackets.
+/// `host:port`, with IPv6 addresses in brackets, unless they came with them.
 pub fn join_host_port(host: &str, port: u16) -> String {
-    match host.contains(':') {
+    match host.contains(':') && !host.starts_with('[') {
         true => format!("[{host}]:{port}"),
         false => format!("{host}:{port}"),
     }

@@ -11,6 +11,8 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
@@ -133,6 +135,11 @@ fn location(answer: &Response<()>) -> Option<String> {
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned()).filter(|l| !l.is_empty())
 }
 
+fn last_modified(headers: &HeaderMap) -> Option<Timestamp> {
+    let text = headers.get(header::LAST_MODIFIED)?.to_str().ok()?;
+    DateTimeParser::new().parse_timestamp(text).ok()
+}
+
 /// A `Location` seen from `base`.
 fn resolve(base: &Uri, location: &str) -> Result<Uri, NetError> {
     let location = url::escape(location.split('#').next().unwrap_or_default());
@@ -252,6 +259,7 @@ impl Exchange<'_> {
                 .headers()
                 .get(header::CONTENT_TYPE)
                 .map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned()),
+            last_modified: last_modified(head.headers()),
             ..HttpResponse::default()
         };
         loop {

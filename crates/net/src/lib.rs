@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
 mod dial;
 mod grpc;
@@ -71,6 +72,8 @@ pub struct HttpResponse {
     /// The body was longer than the limit.
     pub truncated: bool,
     pub content_type: Option<String>,
+    /// Since when the server has the body as it is, if it says so in a way that can be read.
+    pub last_modified: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

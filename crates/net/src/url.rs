@@ -92,6 +92,7 @@ mod tests {
                 "/x?a=b c",
                 "http://[fd00::1]:80/x?a=b%20c",
             ),
+            ("HTTP", "[fd00::1]", "/", "http://[fd00::1]:80/"),
             ("HTTP", "h", "healthz", "http://h:80/healthz"),
             ("HTTP", "h", "/a%20b/ü", "http://h:80/a%20b/%C3%BC"),
             ("HTTP", "h", "/x#frag", "http://h:80/x"),

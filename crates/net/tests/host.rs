@@ -160,6 +160,25 @@ async fn failures_are_answers_too() {
 }
 
 #[tokio::test]
+async fn the_age_of_a_body_is_told_if_it_can_be_read() {
+    for (header, seconds) in [
+        (
+            "Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n",
+            Some(784_111_777),
+        ),
+        ("Last-Modified: yesterday\r\n", None),
+        ("Last-Modified: \r\n", None),
+        ("", None),
+    ] {
+        let answer = format!("HTTP/1.1 200 OK\r\n{header}Content-Length: 0\r\n\r\n");
+        let server = Server::http(move |_| answer.clone()).await;
+        let response = fetch(get(server.url("/"))).await.unwrap();
+        let told = response.last_modified.map(|at| at.as_second());
+        assert_eq!(told, seconds, "{header:?}");
+    }
+}
+
+#[tokio::test]
 async fn redirects_on_the_same_host_are_followed() {
     let server = Server::http(|request| match request {
         r if r.starts_with("GET /a/b ") => redirect("c"),

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{once, select_all};
 use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use krablet_linux::{DirectoryWatch, Entry, EntryKind, Files, WatchStream};
@@ -24,6 +26,9 @@ const MAX_MANIFEST: usize = 10 * 1024 * 1024;
 const MAX_FILES: usize = 4096;
 /// A burst of changes is read once, this long after its first sign.
 const SETTLE: Duration = Duration::from_millis(20);
+/// How often to listen anew when the ground moves while the watch is being opened. The next look
+/// tries again.
+const TRIES: usize = 4;
 
 #[derive(Clone, Debug)]
 pub struct FileSourceConfig {
@@ -42,6 +47,46 @@ struct Manifest {
     refusal: Option<String>,
 }
 
+/// A trouble that lasts is told once, and again when it is another.
+#[derive(Default)]
+pub(crate) struct Trouble {
+    told: Option<String>,
+}
+
+impl Trouble {
+    /// Whether it is not the one told last.
+    pub(crate) fn is_news(&mut self, text: &str) -> bool {
+        let news = self.told.as_deref() != Some(text);
+        if news {
+            self.told = Some(text.to_owned());
+        }
+        news
+    }
+
+    pub(crate) fn is_over(&mut self) {
+        self.told = None;
+    }
+}
+
+/// Device and inode. A watch stays with its directory, wherever the path leads later.
+type Identity = (u64, u64);
+
+/// The directories whose changes matter.
+#[derive(Debug, PartialEq, Eq)]
+struct Ground {
+    /// The directory the path leads to.
+    inside: Option<Identity>,
+    /// The nearest directory above the path. It tells of a path that comes or, if it is a link,
+    /// leads elsewhere.
+    above: Option<(PathBuf, Identity)>,
+}
+
+/// An open watch, and for which ground it was opened.
+struct Listening {
+    ground: Ground,
+    changes: WatchStream,
+}
+
 pub struct FileSource {
     config: FileSourceConfig,
     files: Arc<dyn Files>,
@@ -49,8 +94,10 @@ pub struct FileSource {
     decode: Decode,
     take_over: Option<Arc<dyn TakeOver>>,
     manifests: BTreeMap<PathBuf, Manifest>,
-    /// The last trouble with the directory itself, so that it is told once.
-    trouble: Option<String>,
+    /// With reading the directory itself.
+    trouble: Trouble,
+    /// With listening to it.
+    deafness: Trouble,
 }
 
 impl FileSource {
@@ -68,16 +115,19 @@ impl FileSource {
             decode,
             take_over,
             manifests: BTreeMap::new(),
-            trouble: None,
+            trouble: Trouble::default(),
+            deafness: Trouble::default(),
         }
     }
 
     /// Delivers the set at start and whenever it may have changed, until nobody listens.
     pub async fn run(mut self, sets: mpsc::Sender<SourceSet>) {
         info!(path = %self.config.path.display(), "Watching path for static pods");
-        let mut changes = self.open_watch().await;
+        let mut listening = None;
         let mut sent = false;
         loop {
+            // First the ear, then the eye: what changes after the look is heard.
+            self.listen(&mut listening).await;
             if self.scan().await || !sent {
                 let set = SourceSet {
                     source: PodSource::File,
@@ -93,7 +143,7 @@ impl FileSource {
                 }
                 sent = true;
             }
-            self.wait(&mut changes, &sets).await;
+            self.wait(&mut listening, &sets).await;
             if sets.is_closed() {
                 return;
             }
@@ -101,55 +151,91 @@ impl FileSource {
     }
 
     /// Waits for a sign of change or for the time of the next check.
-    async fn wait(&self, changes: &mut Option<WatchStream>, sets: &mpsc::Sender<SourceSet>) {
+    async fn wait(&self, listening: &mut Option<Listening>, sets: &mpsc::Sender<SourceSet>) {
         let period = self.config.check_frequency;
-        let heard = match changes.as_mut() {
-            Some(stream) => tokio::select! {
+        let Some(Listening { changes, .. }) = listening else {
+            tokio::select! {
                 biased;
-                () = sets.closed() => return,
-                heard = tokio::time::timeout(period, stream.next()) => heard,
-            },
-            None => tokio::select! {
-                biased;
-                () = sets.closed() => return,
-                () = tokio::time::sleep(period) => Ok(None),
-            },
-        };
-        match heard {
-            Ok(Some(())) => {
-                tokio::time::sleep(SETTLE).await;
-                if drained(changes) {
-                    *changes = self.open_watch().await;
-                }
+                () = sets.closed() => {}
+                () = tokio::time::sleep(period) => {}
             }
-            Ok(None) => *changes = self.open_watch().await,
-            Err(_) => {}
+            return;
+        };
+        let heard = tokio::select! {
+            biased;
+            () = sets.closed() => return,
+            heard = tokio::time::timeout(period, changes.next()) => heard,
+        };
+        let Ok(heard) = heard else {
+            return;
+        };
+        tokio::time::sleep(SETTLE).await;
+        if heard.is_none() || drained(changes) {
+            *listening = None;
         }
     }
 
-    /// The directory to listen to: the path itself, or the one its file lies in.
-    async fn open_watch(&self) -> Option<WatchStream> {
+    /// Sees to it that what is listened to is what the path leads to now.
+    async fn listen(&mut self, listening: &mut Option<Listening>) {
+        let mut failure = None;
+        for _ in 0..TRIES {
+            let ground = self.ground().await;
+            if listening.as_ref().is_some_and(|l| l.ground == ground) {
+                return self.deafness.is_over();
+            }
+            // And then once more: of what moved between the look at the ground and the watch nobody tells.
+            (*listening, failure) = match self.open_watch(&ground) {
+                Ok(changes) => (Some(Listening { ground, changes }), None),
+                Err(e) => (None, Some(e.to_string())),
+            };
+        }
+        if let Some(error) = failure
+            && self.deafness.is_news(&error)
+        {
+            warn!(path = %self.config.path.display(), err = error, "Cannot watch for changes of static pods, will only look periodically");
+        }
+    }
+
+    fn open_watch(&self, ground: &Ground) -> io::Result<WatchStream> {
+        let inside = ground.inside.map(|_| self.config.path.as_path());
+        let above = ground.above.as_ref().map(|(path, _)| path.as_path());
+        let mut ears = Vec::new();
+        for directory in inside.into_iter().chain(above) {
+            let changes = self.watch.watch(directory)?;
+            // With the end of one all must be opened anew.
+            ears.push(changes.map(Some).chain(once(async { None })).boxed());
+        }
+        if ears.is_empty() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let changes = select_all(ears).take_while(|change| std::future::ready(change.is_some()));
+        Ok(changes.map(|_| ()).boxed())
+    }
+
+    async fn ground(&self) -> Ground {
         let path = &self.config.path;
-        let is_directory = matches!(
-            self.files.stat(path).await,
-            Ok(Entry {
-                kind: EntryKind::Directory,
-                ..
-            })
-        );
-        let directory = if is_directory {
-            Some(path.as_path())
-        } else {
-            path.parent()
-        };
-        self.watch.watch(directory?).ok()
+        // A file system that hangs is to hold the thread this call has of its own, not one of the pool.
+        let _ = self.files.stat(path).await;
+        let inside = identity(path).await;
+        let itself = tokio::fs::symlink_metadata(path).await;
+        let is_link = itself.is_ok_and(|found| found.is_symlink());
+        let mut above = None;
+        if inside.is_none() || is_link {
+            for directory in path.ancestors().skip(1) {
+                if let Some(found) = identity(directory).await {
+                    above = Some((directory.to_owned(), found));
+                    break;
+                }
+            }
+        }
+        Ground { inside, above }
     }
 
     /// Reads what is there now. True if the set of pods may have changed.
     async fn scan(&mut self) -> bool {
         let found = match self.find().await {
             Ok(found) => {
-                self.trouble = None;
+                self.trouble.is_over();
                 found
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -179,9 +265,8 @@ impl FileSource {
     }
 
     fn complain(&mut self, trouble: String) {
-        if self.trouble.as_ref() != Some(&trouble) {
+        if self.trouble.is_news(&trouble) {
             error!(err = trouble, "Unable to read config path");
-            self.trouble = Some(trouble);
         }
     }
 
@@ -282,17 +367,20 @@ impl FileSource {
 
 /// Takes what was told so far: the look that follows sees all of it, so a burst of changes is worth
 /// one look and not one for each file. True if the stream has ended.
-fn drained(changes: &mut Option<WatchStream>) -> bool {
-    let Some(stream) = changes else {
-        return true;
-    };
+fn drained(changes: &mut WatchStream) -> bool {
     loop {
-        match stream.next().now_or_never() {
+        match changes.next().now_or_never() {
             Some(Some(())) => {}
             Some(None) => return true,
             None => return false,
         }
     }
+}
+
+/// Of a directory, links followed.
+async fn identity(path: &Path) -> Option<Identity> {
+    let found = tokio::fs::metadata(path).await.ok()?;
+    found.is_dir().then(|| (found.dev(), found.ino()))
 }
 
 fn is_hidden(path: &Path) -> bool {
@@ -304,4 +392,28 @@ fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_is_told_once_until_it_is_another_or_over() {
+        let mut trouble = Trouble::default();
+        for (text, news) in [
+            (Some("a"), true),
+            (Some("a"), false),
+            (Some("b"), true),
+            (Some("a"), true),
+            (Some("a"), false),
+            (None, false),
+            (Some("a"), true),
+        ] {
+            match text {
+                Some(text) => assert_eq!(trouble.is_news(text), news, "{text}"),
+                None => trouble.is_over(),
+            }
+        }
+    }
 }

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use krablet_net::{HttpGet, Net, Redirects};
 use krablet_pod::marks::PodSource;
 use tokio::sync::mpsc;
-use tracing::{debug, error, info};
+use tracing::{error, info};
 
+use crate::file::Trouble;
 use crate::{Decode, Origin, SourceSet, TakeOver, taken_over};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,7 +29,7 @@ pub struct UrlSource {
     take_over: Option<Arc<dyn TakeOver>>,
     /// The last answer that was understood; the same bytes again are no news.
     last: Option<Vec<u8>>,
-    failures: u64,
+    trouble: Trouble,
 }
 
 impl UrlSource {
@@ -44,7 +45,7 @@ impl UrlSource {
             decode,
             take_over,
             last: None,
-            failures: 0,
+            trouble: Trouble::default(),
         }
     }
 
@@ -54,12 +55,12 @@ impl UrlSource {
         loop {
             match self.ask().await {
                 Ok(Some(set)) => {
-                    self.failures = 0;
+                    self.trouble.is_over();
                     if sets.send(set).await.is_err() {
                         return;
                     }
                 }
-                Ok(None) => self.failures = 0,
+                Ok(None) => self.trouble.is_over(),
                 Err(reason) => self.complain(&reason),
             }
             tokio::select! {
@@ -102,9 +103,11 @@ impl UrlSource {
         let origin = Origin::Url(url.clone());
         let pods = (self.decode)(&response.body, &origin);
         let pods = pods.map_err(|reason| format!("{url}: {reason}"))?;
-        // Since when a URL says what it says is not known: what runs has to tell whether it is the same.
+        // What runs does not tell all of its manifest. Unless the server says that it has had this one
+        // since before the pod was made, the pod may be of another.
+        let modified = response.last_modified.unwrap_or(Timestamp::MAX);
         let take_over = self.take_over.as_deref();
-        let pods = taken_over(pods, take_over, &origin, Timestamp::MIN).await;
+        let pods = taken_over(pods, take_over, &origin, modified).await;
         self.last = Some(response.body);
         Ok(Some(SourceSet {
             source: PodSource::Http,
@@ -113,17 +116,10 @@ impl UrlSource {
         }))
     }
 
-    /// The first failures of a row are told; later ones only to those who look closely.
+    /// A server that is away for long is told of once; a manifest that it then has wrong is, too.
     fn complain(&mut self, reason: &str) {
-        self.failures += 1;
-        if self.failures <= 3 {
+        if self.trouble.is_news(reason) {
             error!(err = reason, "Failed to read pods from URL");
-        } else {
-            debug!(
-                err = reason,
-                failures = self.failures,
-                "Failed to read pods from URL"
-            );
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use krablet_linux::HostFiles;
+use krablet_linux::{DirectoryWatch, HostFiles, InotifyWatch, WatchStream};
 use krablet_net::{GrpcHealth, HttpGet, HttpResponse, Net, NetError};
 use krablet_pod::PodUid;
 use krablet_pod::api::Pod;
@@ -42,19 +42,29 @@ struct Watched {
 impl Watched {
     /// Watches `path` below a new directory.
     fn new(path: &str, take_over: Option<Arc<dyn TakeOver>>) -> Self {
+        // Whatever is seen in time was heard of: nobody waits for the next check.
+        Self::by(
+            path,
+            take_over,
+            Arc::new(InotifyWatch),
+            Duration::from_secs(3600),
+        )
+    }
+
+    fn by(
+        path: &str,
+        take_over: Option<Arc<dyn TakeOver>>,
+        watch: Arc<dyn DirectoryWatch>,
+        check_frequency: Duration,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = FileSourceConfig {
             path: dir.path().join(path),
-            check_frequency: Duration::from_millis(200),
+            check_frequency,
         };
         let (sender, sets) = mpsc::channel(8);
-        let source = FileSource::new(
-            config,
-            Arc::new(HostFiles),
-            Arc::new(krablet_linux::InotifyWatch),
-            decode(),
-            take_over,
-        );
+        let files = Arc::new(HostFiles);
+        let source = FileSource::new(config, files, watch, decode(), take_over);
         let mut task = JoinSet::new();
         task.spawn(source.run(sender));
         Self {
@@ -69,8 +79,8 @@ impl Watched {
     }
 
     fn put(&self, name: &str, text: &str) {
-        // As a careful editor does it: whole or not at all.
-        let temporary = self.path(".tmp");
+        // As a careful editor does it: whole or not at all, and no other directory notices.
+        let temporary = self.path(name).with_file_name(".tmp");
         std::fs::write(&temporary, text).unwrap();
         std::fs::rename(temporary, self.path(name)).unwrap();
     }
@@ -142,13 +152,93 @@ async fn one_file_is_followed_even_if_it_comes_later() {
 }
 
 #[tokio::test]
-async fn a_directory_that_comes_later_or_goes_is_noticed() {
+async fn a_directory_that_comes_goes_and_comes_again_is_followed() {
     let mut w = Watched::new("manifests", None);
     w.expect(&[]).await;
-    std::fs::create_dir(w.path("manifests")).unwrap();
-    w.put("manifests/a.yaml", "a");
+    for _ in 0..3 {
+        std::fs::create_dir(w.path("manifests")).unwrap();
+        w.put("manifests/a.yaml", "a");
+        w.expect(&["a"]).await;
+        w.put("manifests/b.yaml", "b");
+        w.expect(&["a", "b"]).await;
+        std::fs::remove_file(w.path("manifests/a.yaml")).unwrap();
+        w.expect(&["b"]).await;
+        std::fs::remove_dir_all(w.path("manifests")).unwrap();
+        w.expect(&[]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_directory_is_waited_for_even_if_those_above_it_lack() {
+    let mut w = Watched::new("far/down/manifests", None);
+    w.expect(&[]).await;
+    std::fs::create_dir_all(w.path("far/down/manifests")).unwrap();
+    w.put("far/down/manifests/a.yaml", "a");
     w.expect(&["a"]).await;
-    std::fs::remove_dir_all(w.path("manifests")).unwrap();
+    w.put("far/down/manifests/b.yaml", "b");
+    w.expect(&["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn a_directory_in_the_place_of_another_is_followed() {
+    let mut w = Watched::new("manifests", None);
+    for (name, pod) in [("manifests", "a"), ("next", "b")] {
+        std::fs::create_dir(w.path(name)).unwrap();
+        w.put(&format!("{name}/one.yaml"), pod);
+    }
+    w.expect(&["a"]).await;
+    std::fs::rename(w.path("manifests"), w.path("old")).unwrap();
+    std::fs::rename(w.path("next"), w.path("manifests")).unwrap();
+    w.expect(&["b"]).await;
+    w.put("manifests/two.yaml", "c");
+    w.expect(&["b", "c"]).await;
+}
+
+#[tokio::test]
+async fn a_link_to_a_directory_is_followed_wherever_it_leads() {
+    let mut w = Watched::new("manifests", None);
+    let point = |w: &Watched, target: &str| {
+        std::os::unix::fs::symlink(target, w.path("link")).unwrap();
+        std::fs::rename(w.path("link"), w.path("manifests")).unwrap();
+    };
+    for (name, pod) in [("first", "a"), ("second", "b")] {
+        std::fs::create_dir(w.path(name)).unwrap();
+        w.put(&format!("{name}/one.yaml"), pod);
+    }
+    point(&w, "first");
+    w.expect(&["a"]).await;
+    w.put("first/two.yaml", "c");
+    w.expect(&["a", "c"]).await;
+    point(&w, "second");
+    w.expect(&["b"]).await;
+    w.put("second/two.yaml", "d");
+    w.expect(&["b", "d"]).await;
+    // Made anew behind the link.
+    std::fs::remove_dir_all(w.path("second")).unwrap();
+    w.expect(&[]).await;
+    std::fs::create_dir(w.path("second")).unwrap();
+    w.put("second/one.yaml", "e");
+    w.expect(&["e"]).await;
+    w.put("second/two.yaml", "f");
+    w.expect(&["e", "f"]).await;
+}
+
+/// A kernel that has no watches left.
+struct Deaf;
+
+impl DirectoryWatch for Deaf {
+    fn watch(&self, _: &Path) -> std::io::Result<WatchStream> {
+        Err(std::io::ErrorKind::QuotaExceeded.into())
+    }
+}
+
+#[tokio::test]
+async fn without_a_watch_the_directory_is_looked_at_periodically() {
+    let mut w = Watched::by("", None, Arc::new(Deaf), Duration::from_millis(20));
+    w.expect(&[]).await;
+    w.put("a.yaml", "a");
+    w.expect(&["a"]).await;
+    std::fs::remove_file(w.path("a.yaml")).unwrap();
     w.expect(&[]).await;
 }
 
@@ -214,11 +304,46 @@ impl Net for Scripted {
 fn answer(status: u16, body: &str) -> Result<HttpResponse, NetError> {
     Ok(HttpResponse {
         status,
-        location: None,
         body: body.into(),
-        truncated: false,
-        content_type: None,
+        ..HttpResponse::default()
     })
+}
+
+/// Knows how old the manifest of a running pod may be.
+struct AdoptsOlderThan(Timestamp);
+
+#[async_trait]
+impl TakeOver for AdoptsOlderThan {
+    async fn running_as(&self, _: &Pod, modified: Timestamp) -> Option<PodUid> {
+        (modified <= self.0).then(|| "theirs".into())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_a_url_is_adopted_only_if_the_server_says_that_it_is_the_same() {
+    let at = |second| Timestamp::from_second(second).unwrap();
+    for (last_modified, uid) in [(None, "a"), (Some(at(101)), "a"), (Some(at(100)), "theirs")] {
+        let response = answer(200, "a").map(|response| HttpResponse {
+            last_modified,
+            ..response
+        });
+        let net = Arc::new(Scripted {
+            answers: Mutex::new(vec![response]),
+            asked: Mutex::default(),
+        });
+        let config = UrlSourceConfig {
+            url: "http://node/pods".into(),
+            headers: vec![],
+            check_frequency: Duration::from_secs(20),
+        };
+        let take_over = Some(Arc::new(AdoptsOlderThan(at(100))) as Arc<dyn TakeOver>);
+        let (sender, mut sets) = mpsc::channel(8);
+        let mut task = JoinSet::new();
+        task.spawn(UrlSource::new(config, net, decode(), take_over).run(sender));
+        let set = sets.recv().await.unwrap();
+        let got = set.pods[0].metadata.uid.as_deref();
+        assert_eq!(got, Some(uid), "{last_modified:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

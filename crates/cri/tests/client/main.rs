@@ -258,6 +258,47 @@ async fn what_is_gone_needs_no_stopping() {
 }
 
 #[tokio::test]
+async fn times_without_end_are_cut() {
+    const YEAR: i64 = 365 * 24 * 3600;
+    let bed = Bed::new();
+    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let _server = bed.serve(move |call, request| {
+        let timeout = match call {
+            "StopContainer" => v1::StopContainerRequest::decode(request).unwrap().timeout,
+            "ExecSync" => v1::ExecSyncRequest::decode(request).unwrap().timeout,
+            "CheckpointContainer" => {
+                let request = v1::CheckpointContainerRequest::decode(request);
+                request.unwrap().timeout
+            }
+            other => panic!("{other}"),
+        };
+        sender.send((call.to_owned(), timeout)).unwrap();
+        Reply::Messages(vec![vec![]])
+    });
+    let runtime = bed.runtime();
+    for (grace, given) in [
+        (i64::MIN, 0),
+        (0, 0),
+        (30, 30),
+        (YEAR, YEAR),
+        (YEAR + 1, YEAR),
+        (i64::MAX, YEAR),
+    ] {
+        runtime.stop_container("c", grace).await.unwrap();
+        assert_eq!(told.recv().await, Some(("StopContainer".into(), given)));
+    }
+    let command = vec!["true".to_owned()];
+    let answer = runtime.exec_sync("c", command, Duration::MAX).await;
+    answer.unwrap();
+    let location = std::path::Path::new("/tmp/c.tar");
+    let done = runtime.checkpoint_container("c", location, i64::MAX).await;
+    done.unwrap();
+    // A deadline of the node's own configuration is no other.
+    let runtime = bed.runtime_within(Duration::MAX);
+    runtime.stop_container("c", i64::MAX).await.unwrap();
+}
+
+#[tokio::test]
 async fn an_image_that_is_not_there() {
     let bed = Bed::new();
     let _server = bed.serve(|_, _| Reply::Messages(vec![vec![]]));
