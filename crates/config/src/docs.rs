@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::decode::FieldDoc;
 use crate::flags::{self, Flag};
 use crate::gates::{Gate, Stage};
+use crate::inert;
 use crate::types::{API_VERSION, KIND, KubeletConfiguration};
 
 const GENERATED: &str = "<!-- Written by the krablet-config crate; `KRABLET_UPDATE_DOCS=1 cargo test -p krablet-config` rewrites it. -->";
@@ -28,6 +29,18 @@ fn code(text: &str) -> String {
     } else {
         format!("`{}`", text.replace('|', "\\|"))
     }
+}
+
+/// What a setting does, and what is done instead where it is not acted on.
+fn meaning(help: &str, mark: Option<String>) -> String {
+    match mark {
+        Some(mark) => format!("{} {mark}", cell(help)),
+        None => cell(help),
+    }
+}
+
+fn flag_meaning(flag: &Flag) -> String {
+    meaning(flag.help, inert::mark_of_flag(flag.name, flag.field))
 }
 
 /// `docs/flags.md`.
@@ -55,7 +68,7 @@ pub fn render_flags_md() -> String {
             "| {name} | {} | {} | {} |",
             cell(flag.kind()),
             code(&flag.default_text()),
-            cell(flag.help)
+            flag_meaning(flag)
         );
     }
     out.push_str(
@@ -73,7 +86,7 @@ pub fn render_flags_md() -> String {
             flag.name,
             cell(flag.kind()),
             code(&flag.default_text()),
-            cell(flag.help)
+            flag_meaning(flag)
         );
     }
     out
@@ -92,7 +105,8 @@ pub fn render_configuration_md() -> String {
          - An unknown field, or one written twice, is a warning that names file, line and field. A value of the wrong type ends\n\x20 the start with all such places named.\n\
          - A duration is written as Go does (`1h2m3.5s`, `100ms`). Where a default is shown, `0s`, `0` and `\"\"` mean that default,\n\x20 unless the field is marked with *, where only leaving it out does.\n\
          - Without any configuration file the agent is as open as it always was: `readOnlyPort` 10255, anonymous requests on,\n\x20 token check off, `authorization.mode` AlwaysAllow, and no hard eviction thresholds.\n\
-         - `runOnce` works here, although upstream refuses it.\n"
+         - `runOnce` works here, although upstream refuses it.\n\
+         - What is marked as *not acted on* is read and checked, so that a configuration can be kept, and has no effect; the text says\n\x20 what is done instead. At the start one line of the log names those that are set to something else than their default.\n"
     );
     for (title, fields) in KubeletConfiguration::docs() {
         let _ = write!(
@@ -117,7 +131,7 @@ fn field_row(field: &FieldDoc) -> String {
         "| `{}` | {} | {default}{mark} | {} |\n",
         field.name,
         field.kind,
-        cell(&field.help)
+        meaning(&field.help, inert::mark_of_field(&field.name))
     )
 }
 
@@ -168,10 +182,14 @@ pub fn render_help(program: &str) -> String {
             text => format!(" (default {text})"),
         };
         let _ = writeln!(out, "  {short}--{}{value}", flag.name);
+        let inert = match inert::mark_of_flag(flag.name, flag.field) {
+            Some(mark) => format!(" {}", mark.replace("**", "")),
+            None => String::new(),
+        };
         let deprecated = flag
             .deprecation()
             .map_or_else(String::new, |instead| format!(" (DEPRECATED: {instead})"));
-        let _ = writeln!(out, "          {}{default}{deprecated}", flag.help);
+        let _ = writeln!(out, "          {}{inert}{default}{deprecated}", flag.help);
         if flag.name == "feature-gates" {
             out.push_str(&gate_help());
         }

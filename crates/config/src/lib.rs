@@ -14,6 +14,7 @@ mod files;
 pub mod flags;
 pub mod gates;
 mod hint;
+mod inert;
 mod labels;
 mod load;
 mod problem;

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use crate::files::ConfigFiles;
 use crate::flags::{self, Given, KubeletFlags, Settings, VersionFlag};
 use crate::gates::FeatureGates;
+use crate::inert;
 use crate::problem::{ConfigError, Origin, Problem, Warning};
 use crate::read::{Origins, read_files};
 use crate::types::KubeletConfiguration;
@@ -129,6 +130,7 @@ fn settle(
     warnings.extend(read.warnings);
     warnings.extend(report.warnings.into_iter().map(Warning::Note));
     warnings.extend(notes(&config).into_iter().map(Warning::Note));
+    warnings.extend(inert::note(flags, &config, &gates).map(Warning::Note));
     Ok((config, gates, warnings))
 }
 

@@ -264,6 +264,14 @@ fn values_of_flags_that_do_not_hold() {
             "--local-objects-dir: is for a node without an API server; leave it or --kubeconfig and --bootstrap-kubeconfig out",
         ),
         (
+            &["--container-logs-dir=containers"],
+            "--container-logs-dir: \"containers\" must be an absolute path",
+        ),
+        (
+            &["--container-logs-dir="],
+            "--container-logs-dir: \"\" must be an absolute path",
+        ),
+        (
             &["--node-ip=1.1.1.1,2.2.2.2"],
             "--node-ip: want a single address, or an IPv4 and an IPv6 one",
         ),

@@ -230,7 +230,10 @@ fn gates_of_flags_decide_about_defaults() {
 fn written_back_and_read_again() {
     let files = Files::new().with("/k.yaml", include_str!("data/everything.yaml"));
     let first = loaded(&["--config=/k.yaml"], &files);
-    assert_eq!(common::warnings(&first), Vec::<String>::new());
+    let mut warnings = common::warnings(&first);
+    // Everything is set, so what has no effect is too.
+    warnings.retain(|line| !line.starts_with("set, but without effect"));
+    assert_eq!(warnings, Vec::<String>::new());
     let text = serde_json::to_string(&first.config).unwrap();
     let second = loaded(&["--config=/k.json"], &Files::new().raw("/k.json", text));
     assert_eq!(first.config, second.config);

@@ -227,6 +227,8 @@ fn flags_that_are_not_in_the_file() {
     );
     assert_eq!(flags.root_dir, "/var/lib/kubelet");
     assert_eq!(flags.cert_dir, "/var/lib/kubelet/pki");
+    // Collectors know no other place, whatever podLogsDir says.
+    assert_eq!(flags.runtime.container_logs_dir, "/var/log/containers");
 }
 
 #[test]
@@ -323,6 +325,67 @@ fn deprecated_flags_are_named_once() {
     );
 }
 
+/// What is set and not acted on is named in one line; what is left at its default, or written as it, is not.
+#[test]
+fn settings_without_effect_are_told() {
+    let told = |words: &[&str], fields: &str| {
+        let mut all = words.to_vec();
+        all.push("--config=/k.yaml");
+        let loaded = loaded(&all, &Files::new().with("/k.yaml", fields));
+        let mut lines = warnings(&loaded);
+        lines.retain(|line| line.starts_with("set, but without effect"));
+        lines
+    };
+    let line = |names: &str| {
+        vec![format!(
+            "set, but without effect in krablet so far: {names} (docs/configuration.md says what is done instead)"
+        )]
+    };
+    let cases: &[(&[&str], &str, &str)] = &[
+        (&[], "", ""),
+        (&[], "shutdownGracePeriod: 0s\ncpuManagerPolicy: none\n", ""),
+        (&[], "volumeStatsAggPeriod: 1m\ntracing: null\n", ""),
+        (
+            &[],
+            "logging: {options: {text: {infoBufferSize: \"0\"}}}\n",
+            "",
+        ),
+        // These say nothing about what is missing: the one has all that it asks for, the other a part.
+        (
+            &[],
+            "makeIPTablesUtilChains: false\nevictionHard: {memory.available: 1Gi}\n",
+            "",
+        ),
+        (
+            &[],
+            "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n",
+            "shutdownGracePeriod, shutdownGracePeriodCriticalPods",
+        ),
+        (
+            &["--topology-manager-policy=restricted"],
+            "tracing: {endpoint: \"localhost:4317\"}\n",
+            "topologyManagerPolicy, tracing",
+        ),
+        (
+            &[],
+            "cpuManagerPolicy: static\nkubeReserved: {cpu: 500m}\n",
+            "cpuManagerPolicy",
+        ),
+        (
+            &["--housekeeping-interval=5s"],
+            "volumePluginDir: /flex\n",
+            "volumePluginDir, --housekeeping-interval",
+        ),
+    ];
+    for (words, fields, names) in cases {
+        let expected = match *names {
+            "" => Vec::new(),
+            names => line(names),
+        };
+        assert_eq!(told(words, fields), expected, "{words:?} {fields}");
+    }
+}
+
 #[test]
 fn the_table_holds_together() {
     let fields: Vec<String> = KubeletConfiguration::docs()
@@ -331,11 +394,11 @@ fn the_table_holds_together() {
         .map(|field| field.name)
         .collect();
     let mut names: Vec<_> = all().map(|flag| flag.name).collect();
-    // The kubelet's, and two of our own.
-    assert_eq!(names.len(), 149 + 2);
+    // The kubelet's, and three of our own.
+    assert_eq!(names.len(), 149 + 3);
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), 149 + 2, "a name is used twice");
+    assert_eq!(names.len(), 149 + 3, "a name is used twice");
     for flag in all() {
         if let Some(field) = flag.field {
             assert!(

@@ -71,6 +71,8 @@ pub struct Joining {
     pub bootstrap: Option<PathBuf>,
     /// Further arguments.
     pub args: Vec<String>,
+    /// The upstream kubelet is to run with the same arguments.
+    pub also_kubelet: bool,
     /// How the bed is to be made.
     pub bed: BedOptions,
 }
@@ -153,6 +155,7 @@ impl Member {
             KrabletOptions {
                 name: name.to_owned(),
                 args,
+                also_kubelet: joining.also_kubelet,
                 ..common
             },
         );

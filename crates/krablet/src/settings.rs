@@ -1,7 +1,7 @@
 //! What the agent is configured with, from the kubelet's configuration, flags and feature gates.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
@@ -109,14 +109,8 @@ fn runtime_config(
 ) -> RuntimeConfig {
     let config = &loaded.config;
     let back_off = &config.runtime.crash_loop_back_off;
-    let pod_logs = PathBuf::from(&config.sources.pod_logs_dir);
     RuntimeConfig {
-        paths: Paths {
-            root: root.clone(),
-            container_logs: container_logs(&pod_logs),
-            pod_logs,
-            node_hosts: "/etc/hosts".into(),
-        },
+        paths: paths(loaded, root),
         dns: DnsSettings {
             cluster_dns: config.network.cluster_dns.clone(),
             cluster_domain: config.network.cluster_domain.clone(),
@@ -183,7 +177,37 @@ fn image_gc(images: &krablet_config::types::images::Images) -> ImageGcPolicy {
     }
 }
 
-/// Links for log collectors stand beside the pod logs: `/var/log/containers` for `/var/log/pods`.
-fn container_logs(pod_logs: &Path) -> PathBuf {
-    pod_logs.parent().unwrap_or(pod_logs).join("containers")
+/// Log collectors look for links in one place, which `podLogsDir` does not move.
+fn paths(loaded: &Loaded, root: &RootDir) -> Paths {
+    Paths {
+        root: root.clone(),
+        pod_logs: PathBuf::from(&loaded.config.sources.pod_logs_dir),
+        container_logs: PathBuf::from(&loaded.flags.runtime.container_logs_dir),
+        node_hosts: "/etc/hosts".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::path::Path;
+
+    use krablet_config::StdFiles;
+
+    use super::*;
+
+    #[test]
+    fn links_to_logs_stay_where_collectors_look() {
+        for (flag, links) in [
+            (None, "/var/log/containers"),
+            (Some("--container-logs-dir=/data/links"), "/data/links"),
+        ] {
+            let args: Vec<OsString> = flag.into_iter().map(Into::into).collect();
+            let mut loaded = krablet_config::load(&args, &StdFiles).unwrap();
+            "/data/pods".clone_into(&mut loaded.config.sources.pod_logs_dir);
+            let paths = paths(&loaded, &RootDir::new("/root"));
+            assert_eq!(paths.pod_logs, Path::new("/data/pods"));
+            assert_eq!(paths.container_logs, Path::new(links), "{flag:?}");
+        }
+    }
 }

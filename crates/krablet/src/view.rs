@@ -65,7 +65,7 @@ impl AgentView {
             cluster: None,
             serving: OnceLock::new(),
             figures: None,
-            turn_limit: (2 * sync).max(Duration::from_secs(300)),
+            turn_limit: turn_limit(sync),
         }
     }
 
@@ -107,6 +107,11 @@ impl AgentView {
     }
 }
 
+/// How long the sync loop may go without a turn: it sees to each pod once in a sync period.
+fn turn_limit(sync: Duration) -> Duration {
+    (2 * sync).max(Duration::from_secs(300))
+}
+
 #[async_trait]
 impl NodeView for AgentView {
     fn pods(&self) -> Vec<Pod> {
@@ -125,6 +130,15 @@ impl NodeView for AgentView {
 
     fn pod_changes(&self) -> watch::Receiver<u64> {
         self.handle.status.changes()
+    }
+
+    fn ending(&self) -> Vec<Pod> {
+        let all = self.handle.desired.ending_pods().into_iter();
+        all.map(|pod| self.with_status(pod)).collect()
+    }
+
+    fn ends(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.handle.desired.ends())
     }
 
     fn events(&self) -> &Recorder {

@@ -31,6 +31,8 @@ pub struct KrabletOptions {
     pub env: Vec<(String, String)>,
     /// The program; `None` is `$KRABLET_BIN` or the newest build in the target directory.
     pub program: Option<PathBuf>,
+    /// The upstream kubelet is to run with the same arguments: none that only krablet knows.
+    pub also_kubelet: bool,
 }
 
 impl Default for KrabletOptions {
@@ -41,6 +43,7 @@ impl Default for KrabletOptions {
             args: Vec::new(),
             env: Vec::new(),
             program: None,
+            also_kubelet: false,
         }
     }
 }
@@ -141,6 +144,11 @@ impl Krablet {
             format!("--cert-dir={}", dir.join("pki").display()),
             format!("--hostname-override={}", options.name),
         ];
+        if !options.also_kubelet {
+            // No two beds, and nobody else on the machine, are to see each other's links.
+            let links = container_logs(&dir);
+            arguments.push(format!("--container-logs-dir={}", links.display()));
+        }
         arguments.extend(options.args);
         let mut env = options.env;
         env.extend(
@@ -233,6 +241,11 @@ impl Krablet {
     /// The directory of the pods' logs.
     pub fn pod_logs(&self) -> PathBuf {
         self.dir.join("pod-logs")
+    }
+
+    /// The directory of the links to containers' logs; not that of an agent that takes turns with the kubelet.
+    pub fn container_logs(&self) -> PathBuf {
+        container_logs(&self.dir)
     }
 
     /// The next start is one of this program, over the same directories and with the same settings.
@@ -377,6 +390,10 @@ impl Krablet {
     pub fn cpu_time(&self) -> Result<Duration> {
         proc::cpu_time(self.pid().context("the agent does not run")?)
     }
+}
+
+fn container_logs(dir: &Path) -> PathBuf {
+    dir.join("containers")
 }
 
 /// The agent's binary: `$KRABLET_BIN`, else the later built of the release and the debug one.

@@ -66,7 +66,7 @@ pub fn leftovers(name: &str) -> Vec<String> {
     found
 }
 
-/// The agent links every container's log into one directory of the machine.
+/// The kubelet, and an agent that takes turns with it, link every container's log into one directory of the machine.
 fn log_links(dir: &Path) -> Vec<String> {
     let links = fs::read_dir("/var/log/containers")
         .into_iter()

@@ -41,7 +41,8 @@ async fn an_agent_is_started_killed_and_goes_with_its_bed() {
         "it says how it was started",
         async || {
             let log = agent.log_tail();
-            if log.contains("--root-dir=") && log.contains("-v=4") {
+            let words = ["--root-dir=", "--container-logs-dir=", "-v=4"];
+            if words.iter().all(|word| log.contains(word)) {
                 Ok(())
             } else {
                 Err(log)

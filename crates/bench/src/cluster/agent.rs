@@ -93,6 +93,7 @@ impl Agent {
             config: config(pods, &plugins.display().to_string(), more),
             args,
             program: Some(program),
+            also_kubelet: kind == Kind::Kubelet,
             ..KrabletOptions::default()
         })?;
         Ok(Self {

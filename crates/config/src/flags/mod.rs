@@ -84,6 +84,8 @@ pub struct RuntimeFlags {
     pub experimental_allocatable_ignore_eviction: bool,
     /// How often container statistics are taken.
     pub housekeeping_interval: Duration,
+    /// Directory of links to container logs, which log collectors follow.
+    pub container_logs_dir: String,
 }
 
 /// Flags that ask for a text instead of a run.
@@ -145,6 +147,7 @@ impl Default for RuntimeFlags {
             experimental_mounter_path: String::new(),
             experimental_allocatable_ignore_eviction: false,
             housekeeping_interval: Duration::from_secs(1),
+            container_logs_dir: "/var/log/containers".to_owned(),
         }
     }
 }

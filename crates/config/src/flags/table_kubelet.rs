@@ -82,6 +82,11 @@ pub(super) const FLAGS: &[Flag] = &[
         "krablet only: keep secrets and tokens of this node's pods on its disk (readable by root alone), so that the pods can start while the API server is away.",
     ),
     Flag::own(
+        "container-logs-dir",
+        Text(|s| &mut s.flags.runtime.container_logs_dir),
+        "krablet only: directory of links to container logs, which log collectors follow. Another one is for test beds: collectors look in the default.",
+    ),
+    Flag::own(
         "runtime-cgroups",
         Text(|s| &mut s.flags.runtime.runtime_cgroups),
         "Cgroup of the container runtime, for its statistics.",

@@ -45,6 +45,13 @@ pub fn validate_flags(flags: &KubeletFlags) -> Vec<Problem> {
         let reason = "is for a node without an API server; leave it or --kubeconfig and --bootstrap-kubeconfig out";
         found.push(flag_problem("local-objects-dir", reason));
     }
+    if !flags.runtime.container_logs_dir.starts_with('/') {
+        let reason = format!(
+            "{:?} must be an absolute path",
+            flags.runtime.container_logs_dir
+        );
+        found.push(flag_problem("container-logs-dir", reason));
+    }
     if let Some(fault) = node_ip_fault(&flags.node_ip) {
         found.push(flag_problem("node-ip", fault));
     }

@@ -239,10 +239,9 @@ pub async fn leaves_the_known_traces(stage: &Stage) {
         .await;
     let id = status::id(status::container(&pod, "main").unwrap());
     assert_eq!(id, container.id);
-    let link = logs
-        .parent()
-        .unwrap()
-        .join("containers")
+    let link = stage
+        .krablet
+        .container_logs()
         .join(format!("{name}_default_main-{id}.log"));
     assert_eq!(std::fs::read_link(&link).unwrap(), log);
     let inspected = stage.runtime.container_status(&id).await.unwrap();

@@ -83,23 +83,26 @@ fn world() -> World {
     let (agent, handle) = Agent::build(agent_config(), deps);
     let mut tasks = JoinSet::new();
     tasks.spawn(agent.run());
-    let facts = Facts {
-        node_name: "node".into(),
-        cgroup_version: CgroupVersion::V2,
-        gates: FeatureGates::defaults(),
-    };
     let view = AgentView::new(
         handle.clone(),
         recorder,
         Arc::new(clock),
         CallLog::default(),
-        facts,
+        facts(),
         &KubeletConfiguration::default(),
     );
     World {
         view,
         handle,
         _tasks: tasks,
+    }
+}
+
+fn facts() -> Facts {
+    Facts {
+        node_name: "node".into(),
+        cgroup_version: CgroupVersion::V2,
+        gates: FeatureGates::defaults(),
     }
 }
 
@@ -179,12 +182,16 @@ impl World {
 }
 
 fn pods() -> Vec<Arc<Pod>> {
+    decoded(MANIFEST)
+}
+
+fn decoded(manifest: &str) -> Vec<Arc<Pod>> {
     let origin = Origin {
         place: Place::File("/manifests/web.yaml".into()),
         node_name: "node".into(),
         references: krablet_manifest::References::None,
     };
-    let decoded = krablet_manifest::decode(MANIFEST.as_bytes(), &origin).unwrap();
+    let decoded = krablet_manifest::decode(manifest.as_bytes(), &origin).unwrap();
     decoded.pods.into_iter().map(Into::into).collect()
 }
 
@@ -230,4 +237,108 @@ async fn a_pod_s_life_is_counted() {
         .eventually(async |view: &AgentView| view.metrics().await, &gone)
         .await;
     assert!(!world.view.probe_metrics().contains("prober_"));
+}
+
+/// One that takes its time to end.
+const SLOW: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: ns}
+spec:
+  terminationGracePeriodSeconds: 60
+  containers:
+  - name: a
+    image: img:1
+    lifecycle: {preStop: {sleep: {seconds: 20}}}
+";
+
+impl World {
+    /// The table of `krablet pods`: name, UID and status of each.
+    fn table(&self) -> Vec<(String, String, String)> {
+        let (pods, ending) = (self.view.pods(), self.view.ending());
+        let rows = krablet_server::pod_rows(&pods, &ending, self.view.events(), self.view.now());
+        let told = rows.into_iter().map(|r| (r.name, r.uid, r.status));
+        told.collect()
+    }
+
+    async fn shows(&self, expected: &[(&Pod, &str)]) {
+        let told = |(pod, status): &(&Pod, &str)| {
+            let uid = pod.metadata.uid.clone().unwrap();
+            ("web-node".to_owned(), uid, (*status).to_owned())
+        };
+        let expected: Vec<_> = expected.iter().map(told).collect();
+        let mut last = Vec::new();
+        let mut wait = async || loop {
+            last = self.table();
+            if last == expected {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        let waited = timeout(Duration::from_secs(120), wait()).await;
+        assert!(waited.is_ok(), "{last:#?} is not {expected:#?}");
+    }
+}
+
+/// A static pod has no time of deletion; it is in the table all the same until it has ended, above its successor.
+#[tokio::test(start_paused = true)]
+async fn pods_that_end_are_in_the_table_and_not_in_the_list() {
+    let world = world();
+    let first = decoded(SLOW);
+    let second = decoded(&SLOW.replace("img:1", "img:2"));
+    world.want(first.clone()).await;
+    world.shows(&[(&first[0], "Running")]).await;
+
+    let mut ends = world.view.ends().unwrap();
+    world.want(second.clone()).await;
+    let both = [(&*first[0], "Terminating"), (&*second[0], "Pending")];
+    world.shows(&both).await;
+    assert_eq!(world.view.pods().len(), 1);
+    // It is there as long as its hook runs.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert_eq!(world.table().len(), 2);
+    ends.mark_unchanged();
+    world.shows(&[(&second[0], "Running")]).await;
+    assert!(
+        ends.has_changed().unwrap(),
+        "tables that are watched follow"
+    );
+
+    world.want(Vec::new()).await;
+    world.shows(&[(&second[0], "Terminating")]).await;
+    assert_eq!(world.view.pods(), Vec::new());
+    world.shows(&[]).await;
+}
+
+/// Five minutes, or two sync periods where these are longer.
+#[tokio::test(start_paused = true)]
+async fn a_sync_loop_that_does_not_turn_is_told() {
+    let world = world();
+    for (sync, limit) in [("1m", 300), ("2m30s", 300), ("10m", 1200)] {
+        let mut config = KubeletConfiguration::default();
+        config.sources.sync_frequency = sync.parse().unwrap();
+        let stuck = watch::Sender::new(tokio::time::Instant::now());
+        let handle = AgentHandle {
+            turn: stuck.subscribe(),
+            ..world.handle.clone()
+        };
+        let view = AgentView::new(
+            handle,
+            world.view.recorder.clone(),
+            world.view.clock.clone(),
+            CallLog::default(),
+            facts(),
+            &config,
+        );
+        let failing = || {
+            let failing = view.failing_checks().into_iter();
+            failing.map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        tokio::time::advance(Duration::from_secs(limit)).await;
+        assert_eq!(failing(), [""; 0], "{sync}");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(failing(), ["syncloop"], "{sync}");
+        stuck.send_replace(tokio::time::Instant::now());
+        assert_eq!(failing(), [""; 0], "{sync}: it turns again");
+    }
 }

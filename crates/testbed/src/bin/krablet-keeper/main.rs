@@ -350,7 +350,8 @@ fn shim_sockets(spec: &Spec, containers: &[(String, String)]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The agent links every container's log into one directory of the machine, which no setting moves.
+/// The kubelet links every container's log into one directory of the machine, which no setting moves, and an agent
+/// that takes turns with it into the same. That of others is the bed's own.
 fn remove_log_links(spec: &Spec, last: bool) {
     let links = Path::new("/var/log/containers");
     for link in list(links) {
