@@ -10,7 +10,7 @@ CASES      ?= 1000000
 FUZZED     := access checkpoint config images linux logs manifest objects pod runtime server volumes yaml
 # By their names, for not every test that draws its cases is about what comes from outside.
 FUZZ_TESTS := any_ never_panics nearly_ on_random on_yaml on_mutated on_odd parts_make_the_whole nobody_comes_in no_name_leads_out \
-              no_bytes_are no_query_becomes only_a_plain_yes nothing_but_the_handshake what_is_quoted text_without_a_dollar what_was_answered what_was_written written_again
+              no_bytes_are no_query_becomes only_a_plain_yes nothing_but_the_handshake what_is_quoted text_without_a_dollar what_was_answered what_was_written words_of written_again
 LAB        := $(CARGO) run --quiet --package krablet-testbed --bin krablet-lab --
 # What the test bed takes from the distribution, as package:command; the lists of crates/testbed/src/packages.rs, and a test compares.
 BED_NEEDS  := runc:runc busybox-static:busybox iproute2:ip iptables:iptables gcc:gcc
@@ -51,7 +51,7 @@ sim: ## random schedules in the simulated world: SEEDS=100000, or SEED=n to repl
 	$(CARGO) run --quiet --profile sim --package krablet-sim -- $(SIM_FLAGS)
 
 fuzz: ## whatever reads what comes from outside, against random input: CASES=1000000
-	PROPTEST_CASES=$(CASES) $(CARGO) test --profile sim $(FUZZED:%=--package krablet-%) --lib --tests -- $(FUZZ_TESTS)
+	PROPTEST_CASES=$(CASES) $(CARGO) test --profile fuzz $(FUZZED:%=--package krablet-%) --lib --tests -- $(FUZZ_TESTS)
 
 e2e: ground build ## end-to-end tests on a real containerd, and in a VM with systemd and cgroup v2
 	$(CARGO) test --workspace $(BED_TESTS)
