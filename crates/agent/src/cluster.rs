@@ -27,7 +27,9 @@ use crate::mirrors::Mirrors;
 use crate::pod_set::DesiredPods;
 
 /// So long an API server that may be there has for its first word.
-const FIRST_WORD: Duration = Duration::from_secs(5);
+const FIRST_WORD: Duration = Duration::from_secs(10);
+/// So long one that cannot be reached has to come: on a machine that has just started, the network may be late.
+const REACHABLE: Duration = Duration::from_secs(3);
 
 /// What the agent needs of a cluster.
 #[derive(Clone)]
@@ -186,8 +188,12 @@ async fn remember(
     mut reach: watch::Receiver<Reach>,
 ) {
     if !remembered.pods.is_empty() {
-        let away = reach.wait_for(|reach| reach.error.as_ref().is_some_and(|e| !e.is_answer()));
-        let _ = timeout(FIRST_WORD, away).await;
+        let away = |reach: &Reach| reach.error.as_ref().is_some_and(|e| !e.is_answer());
+        let stays_away = async {
+            let _ = reach.wait_for(away).await;
+            tokio::time::sleep(REACHABLE).await;
+        };
+        let _ = timeout(FIRST_WORD, stays_away).await;
         // A closed merge means that the agent ends, and with it this task.
         let _ = sets.send(remembered).await;
     }

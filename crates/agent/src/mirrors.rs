@@ -8,7 +8,7 @@ use std::time::Duration;
 use krablet_core::mirror::{MirrorAction, MirrorInputs, NodeOwner, mirror_actions};
 use krablet_kube::{ApiError, Kube, paths};
 use krablet_pod::api::{Node, Pod};
-use krablet_pod::marks::PodSource;
+use krablet_pod::marks::{self, PodSource};
 use krablet_pod::{FullName, PodRef};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -75,10 +75,10 @@ impl Mirrors {
             ending: &|name| ending.contains(name),
         });
         let mut failed = None;
-        let due: Vec<(PodRef, MirrorAction)> = actions.into_iter().map(named).collect();
-        refusals.retain(&due);
-        for (pod, action) in due {
-            if refusals.holds(&pod, Instant::now()) {
+        refusals.retain(&actions);
+        for action in actions {
+            let wish = Wish::of(&action);
+            if refusals.hold(&wish, Instant::now()) {
                 continue;
             }
             let done = match action {
@@ -87,9 +87,9 @@ impl Mirrors {
             };
             // One that cannot be brought in line does not keep the others.
             match done {
-                Ok(()) => refusals.taken(&pod),
-                Err((pod, e)) if !e.is_passing() => {
-                    if refusals.note(&pod, e.to_string(), Instant::now()) {
+                Ok(()) => refusals.taken(&wish),
+                Err((pod, e)) if is_refusal(&e) => {
+                    if refusals.note(wish, e.to_string(), Instant::now()) {
                         warn!(pod = %pod, podUID = %pod.uid, err = %e, "The API server refuses to bring a mirror pod in line, will retry");
                     }
                 }
@@ -124,12 +124,37 @@ impl Mirrors {
     }
 }
 
-fn named(action: MirrorAction) -> (PodRef, MirrorAction) {
-    let pod = match &action {
-        MirrorAction::Create(pod) => PodRef::of(pod),
-        MirrorAction::Delete(mirror) => mirror.clone(),
-    };
-    (pod, action)
+/// The server's word on this one pod; other failures any pod would meet.
+fn is_refusal(error: &ApiError) -> bool {
+    error.is_answer() && !error.is_passing() && !error.is_unauthorized()
+}
+
+/// What was asked for, so that the same is told from something else under the same name: a mended manifest, or the same
+/// for a new Node, is tried at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wish {
+    pod: FullName,
+    version: String,
+}
+
+impl Wish {
+    fn of(action: &MirrorAction) -> Self {
+        match action {
+            MirrorAction::Create(pod) => {
+                let owners = pod.metadata.owner_references.iter().flatten();
+                let owners: Vec<&str> = owners.map(|owner| owner.uid.as_str()).collect();
+                let hash = marks::annotation(pod, marks::CONFIG_HASH).unwrap_or_default();
+                Self {
+                    pod: PodRef::of(pod).full_name(),
+                    version: format!("create {hash} {}", owners.join(" ")),
+                }
+            }
+            MirrorAction::Delete(mirror) => Self {
+                pod: mirror.full_name(),
+                version: format!("delete {}", mirror.uid),
+            },
+        }
+    }
 }
 
 /// What the API server refuses, by the full names of the pods: a namespace that is not there, a quota, a policy.
@@ -137,38 +162,44 @@ fn named(action: MirrorAction) -> (PodRef, MirrorAction) {
 struct Refusals(BTreeMap<FullName, Refusal>);
 
 struct Refusal {
+    wish: Wish,
     why: String,
     pause: Duration,
     until: Instant,
 }
 
 impl Refusals {
-    /// Forgets those that nothing is to be done about any more.
-    fn retain(&mut self, due: &[(PodRef, MirrorAction)]) {
-        let due: BTreeSet<FullName> = due.iter().map(|(pod, _)| pod.full_name()).collect();
-        self.0.retain(|name, _| due.contains(name));
+    /// Forgets those that nothing is to be done about any more, or something else.
+    fn retain(&mut self, due: &[MirrorAction]) {
+        let due: Vec<Wish> = due.iter().map(Wish::of).collect();
+        self.0.retain(|_, refusal| due.contains(&refusal.wish));
     }
 
-    fn holds(&self, pod: &PodRef, now: Instant) -> bool {
-        let refusal = self.0.get(&pod.full_name());
-        refusal.is_some_and(|refusal| now < refusal.until)
+    fn hold(&self, wish: &Wish, now: Instant) -> bool {
+        let refusal = self.0.get(&wish.pod);
+        refusal.is_some_and(|refusal| refusal.wish == *wish && now < refusal.until)
     }
 
     /// True if that is news.
-    fn note(&mut self, pod: &PodRef, why: String, now: Instant) -> bool {
-        let before = self.0.remove(&pod.full_name());
+    fn note(&mut self, wish: Wish, why: String, now: Instant) -> bool {
+        let before = self.0.remove(&wish.pod);
         let pause = before
             .as_ref()
             .map_or(REFUSED, |b| (b.pause * 2).min(AUDIT));
         let is_new = before.is_none_or(|before| before.why != why);
         let until = now + pause;
-        let refusal = Refusal { why, pause, until };
-        self.0.insert(pod.full_name(), refusal);
+        let refusal = Refusal {
+            wish: wish.clone(),
+            why,
+            pause,
+            until,
+        };
+        self.0.insert(wish.pod, refusal);
         is_new
     }
 
-    fn taken(&mut self, pod: &PodRef) {
-        self.0.remove(&pod.full_name());
+    fn taken(&mut self, wish: &Wish) {
+        self.0.remove(&wish.pod);
     }
 
     /// When the next is to be tried again.
@@ -193,27 +224,62 @@ fn owner(node: Option<&Node>) -> Option<NodeOwner> {
 mod tests {
     use super::*;
 
+    fn delete(uid: &str, name: &str) -> MirrorAction {
+        MirrorAction::Delete(PodRef::new(uid, "ns", name))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_is_refused_waits_longer_each_time_and_is_told_once() {
-        let (web, db) = (PodRef::new("u", "ns", "web"), PodRef::new("v", "ns", "db"));
+        let (web, db) = (delete("u", "web"), delete("v", "db"));
+        let (web, db) = (Wish::of(&web), Wish::of(&db));
         let mut refusals = Refusals::default();
         let begun = Instant::now();
-        let no_namespace = || "namespaces \"ns\" not found".to_owned();
-        assert!(refusals.note(&web, no_namespace(), begun));
-        assert!(refusals.holds(&web, begun) && !refusals.holds(&db, begun));
-        assert_eq!(refusals.next(), Some(begun + REFUSED));
-        assert!(!refusals.holds(&web, begun + REFUSED));
-        assert!(!refusals.note(&web, no_namespace(), begun));
-        assert_eq!(refusals.next(), Some(begun + REFUSED * 2));
-        assert!(refusals.note(&web, "exceeded quota".to_owned(), begun));
+        let mut refused = |wish: &Wish, why: &str| {
+            let is_new = refusals.note(wish.clone(), why.to_owned(), begun);
+            (is_new, refusals.next().unwrap() - begun)
+        };
+        assert_eq!(refused(&web, "no namespace"), (true, REFUSED));
+        assert_eq!(refused(&web, "no namespace"), (false, REFUSED * 2));
+        assert_eq!(refused(&web, "exceeded quota"), (true, REFUSED * 4));
         for _ in 0..20 {
-            refusals.note(&web, "exceeded quota".to_owned(), begun);
+            refused(&web, "exceeded quota");
         }
-        assert_eq!(refusals.next(), Some(begun + AUDIT));
-        refusals.note(&db, "exceeded quota".to_owned(), begun);
+        assert_eq!(refused(&web, "exceeded quota"), (false, AUDIT));
+        assert_eq!(refused(&db, "exceeded quota"), (true, REFUSED));
+        assert!(refusals.hold(&web, begun) && refusals.hold(&db, begun));
+        assert!(!refusals.hold(&web, begun + AUDIT));
         refusals.taken(&web);
-        assert!(!refusals.holds(&web, begun) && refusals.holds(&db, begun));
-        refusals.retain(&[named(MirrorAction::Delete(web))]);
+        assert!(!refusals.hold(&web, begun) && refusals.hold(&db, begun));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn something_else_under_the_same_name_is_tried_at_once() {
+        let mut refusals = Refusals::default();
+        let begun = Instant::now();
+        let (old, new) = (delete("u", "web"), delete("v", "web"));
+        refusals.note(Wish::of(&old), "no".to_owned(), begun);
+        assert!(!refusals.hold(&Wish::of(&new), begun));
+        refusals.retain(&[old]);
+        assert!(refusals.next().is_some());
+        refusals.retain(&[new]);
         assert_eq!(refusals.next(), None);
+    }
+
+    #[test]
+    fn what_every_pod_would_meet_is_no_refusal() {
+        let status = |code| ApiError::from_answer(code, b"", None);
+        for (error, refusal) in [
+            (status(404), true),
+            (status(403), true),
+            (status(422), true),
+            (status(401), false),
+            (status(429), false),
+            (status(503), false),
+            (ApiError::Tls("expired".into()), false),
+            (ApiError::Credentials("none".into()), false),
+            (ApiError::Connection("refused".into()), false),
+        ] {
+            assert_eq!(is_refusal(&error), refusal, "{error:?}");
+        }
     }
 }

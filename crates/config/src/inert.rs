@@ -106,6 +106,10 @@ const TABLE: &[Inert] = &[
         "evictionSoft",
         "it counts for the node's conditions and for which pods are let in; no pod is ended because the node runs short",
     ),
+    partly(
+        "evictionMinimumReclaim",
+        "it counts for the node's conditions; nothing is freed",
+    ),
     missing("evictionSoftGracePeriod", NO_EVICTION),
     missing("evictionMaxPodGracePeriod", NO_EVICTION),
     missing("kernelMemcgNotification", "memory is looked at every 10 s"),

@@ -371,6 +371,8 @@ fn settings_without_effect_are_told() {
             "cpuManagerPolicy: static\nkubeReserved: {cpu: 500m}\n",
             "cpuManagerPolicy",
         ),
+        // The kubelet's own default.
+        (&["--housekeeping-interval=10s"], "", ""),
         (
             &["--housekeeping-interval=5s"],
             "volumePluginDir: /flex\n",

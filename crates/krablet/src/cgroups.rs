@@ -38,7 +38,7 @@ pub async fn detect(
     client: &dyn RuntimeService,
 ) -> Result<Arc<HostCgroups>> {
     let cgroups = &config.cgroups;
-    let driver = match told_driver(client).await {
+    let driver = match told_driver(client).await? {
         Some(0) => CgroupDriver::Systemd,
         Some(_) => CgroupDriver::Cgroupfs,
         None if cgroups.cgroup_driver == "systemd" => CgroupDriver::Systemd,
@@ -51,19 +51,23 @@ pub async fn detect(
     Ok(Arc::new(host))
 }
 
-/// What the runtime says; nothing if it is too old to be asked, or fails again and again.
-async fn told_driver(client: &dyn RuntimeService) -> Option<i32> {
-    for tries_left in (0..DRIVER_TRIES).rev() {
+/// What the runtime says; nothing if it is too old to be asked.
+async fn told_driver(client: &dyn RuntimeService) -> Result<Option<i32>> {
+    let mut tries = 1;
+    loop {
         match client.runtime_config().await {
-            Ok(told) => return told.linux.map(|linux| linux.cgroup_driver),
-            Err(e) if e.is_unimplemented() => return None,
+            Ok(told) => return Ok(told.linux.map(|linux| linux.cgroup_driver)),
+            Err(e) if e.is_unimplemented() => return Ok(None),
+            Err(e) if tries == DRIVER_TRIES => {
+                return Err(e).context("the runtime does not tell its cgroup driver");
+            }
             Err(e) => {
-                tracing::warn!(err = %e, tries_left, "The runtime does not tell its cgroup driver");
-                tokio::time::sleep(DRIVER_RETRY).await;
+                tracing::warn!(err = %e, tries, "The runtime does not tell its cgroup driver, will retry")
             }
         }
+        tries += 1;
+        tokio::time::sleep(DRIVER_RETRY).await;
     }
-    None
 }
 
 fn check_host(config: &KubeletConfiguration, cgroups: &HostCgroups) -> Result<()> {

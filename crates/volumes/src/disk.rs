@@ -258,7 +258,9 @@ impl Disks {
                 DiskKind::Iscsi => (asked_for > 1).then(|| begun + JOINED_WITHIN),
                 DiskKind::FibreChannel => {
                     let known = seen.count_ways(files).await?;
-                    self.fabric.joined_by(known.max(asked_for))
+                    // Others' scans do not make this one wait longer.
+                    let joined_by = self.fabric.joined_by(known.max(asked_for));
+                    joined_by.map(|until| until.min(begun + JOINED_WITHIN))
                 }
             };
             let waits = until.is_some_and(|until| Instant::now() < until);
@@ -372,8 +374,11 @@ impl Disks {
         }
         let ends = !address.shares_target(&left);
         match self.detach(address, ends).await {
-            Ok(Outcome::Gone) => self.sessions.close(address, &left, portal_is_told).await,
-            Ok(Outcome::Stays) => {}
+            // Its devices are nobody's until the session has ended: who waits for one sees then that it is gone.
+            Ok((Outcome::Gone, _alone)) => {
+                self.sessions.close(address, &left, portal_is_told).await;
+            }
+            Ok((Outcome::Stays, _)) => {}
             // Not knowing who uses a disk is no leave to take it away.
             Err(err) => tracing::warn!(%err, "A disk may stay on the node"),
         }
@@ -382,8 +387,12 @@ impl Disks {
 
     /// Takes the disk off the node, which must not use it any more. It stays, with its session, for whoever else uses it;
     /// so does a session that is to end, for whoever uses another disk that came by it.
-    async fn detach(&self, address: &Address, session_ends: bool) -> io::Result<Outcome> {
-        let (going, _alone) = loop {
+    async fn detach(
+        &self,
+        address: &Address,
+        session_ends: bool,
+    ) -> io::Result<(Outcome, Vec<OwnedMutexGuard<()>>)> {
+        let (going, alone) = loop {
             let going = self.going(address, session_ends).await?;
             let disks = going.others.iter().chain([&going.disk]);
             let alone = self.alone_with_devices(disks).await;
@@ -404,9 +413,9 @@ impl Disks {
         let flush = self.kind == DiskKind::FibreChannel;
         let outcome = detach.run(&going.disk, flush).await?;
         if outcome == Outcome::Gone && detach.is_any_used(&going.others).await? {
-            return Ok(Outcome::Stays);
+            return Ok((Outcome::Stays, alone));
         }
-        Ok(outcome)
+        Ok((outcome, alone))
     }
 
     async fn going(&self, address: &Address, session_ends: bool) -> io::Result<Going> {

@@ -146,7 +146,7 @@ impl Default for RuntimeFlags {
             max_dead_containers: -1,
             experimental_mounter_path: String::new(),
             experimental_allocatable_ignore_eviction: false,
-            housekeeping_interval: Duration::from_secs(1),
+            housekeeping_interval: Duration::from_secs(10),
             container_logs_dir: "/var/log/containers".to_owned(),
         }
     }

@@ -125,7 +125,7 @@ fn conditions(pod: &Pod) -> Vec<PodCondition> {
 pub async fn readiness_outlives_the_agent(main: &Member) {
     let mut node = main.beside("steady").await;
     // Long enough that none is due again while this looks.
-    let probe = json!({"exec": {"command": ["/tool", "exit", "0"]}, "periodSeconds": 600});
+    let probe = json!({"exec": {"command": ["/tool", "exit", "0"]}, "periodSeconds": 600, "timeoutSeconds": 60});
     let probes = json!({"startupProbe": probe, "readinessProbe": probe});
     let probed = with(tool("main", &["hold"]), probes);
     let before = node.run(&single("steady", probed)).await;

@@ -108,7 +108,8 @@ pub async fn one_that_is_refused(node: &Member) {
     let nowhere = json!({"metadata": {"name": "nowhere"}});
     let namespaces = "/api/v1/namespaces";
     node.plane.create(namespaces, &nowhere).await.unwrap();
-    let path = format!("{namespaces}/nowhere/pods/{full}");
+    let pods = format!("{namespaces}/nowhere/pods");
+    let path = format!("{pods}/{full}");
     let uid = node
         .wait("lost", "is mirrored", async || {
             let pod: Pod = node.get(&path).await?;
@@ -119,9 +120,10 @@ pub async fn one_that_is_refused(node: &Member) {
     node.stage.remove("lost");
     node.stage.remove("found");
     node.wait("lost", "its mirror goes", async || {
-        match node.get::<Pod>(&path).await {
-            Ok(pod) => Err(status::shown(&pod)),
-            Err(_) => Ok(()),
+        let left: Vec<Pod> = node.list(&pods).await?;
+        match left.first() {
+            Some(pod) => Err(status::shown(pod)),
+            None => Ok(()),
         }
     })
     .await;
