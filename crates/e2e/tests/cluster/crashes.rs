@@ -124,8 +124,8 @@ fn conditions(pod: &Pod) -> Vec<PodCondition> {
 /// Nothing that was true before an agent ended is taken back by the next, and no time begins anew.
 pub async fn readiness_outlives_the_agent(main: &Member) {
     let mut node = main.beside("steady").await;
-    // Long enough that none is due again while this looks.
-    let probe = json!({"exec": {"command": ["/tool", "exit", "0"]}, "periodSeconds": 600, "timeoutSeconds": 60});
+    // The first comes at any time within a period of the agent's start, so none is likely before the next agent's first status.
+    let probe = json!({"exec": {"command": ["/tool", "exit", "0"]}, "periodSeconds": 30, "timeoutSeconds": 20});
     let probes = json!({"startupProbe": probe, "readinessProbe": probe});
     let probed = with(tool("main", &["hold"]), probes);
     let before = node.run(&single("steady", probed)).await;
