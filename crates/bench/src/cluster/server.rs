@@ -38,6 +38,8 @@ const ENDPOINTS: [&str; 5] = [
 ];
 /// Longer than anybody keeps an answer for the next who asks.
 const PAUSE: Duration = Duration::from_secs(4);
+/// What an answer leaves behind is done so soon after it.
+const SETTLE: Duration = Duration::from_millis(250);
 /// Seconds of a processor below which nothing can be told apart.
 const LEAST: f64 = 1e-4;
 /// As monitoring systems do.
@@ -197,7 +199,7 @@ fn api(dir: &Path, port: u16) -> Result<Arc<dyn Api>> {
 impl Door<'_> {
     async fn asked(&self, options: &Options, kind: Kind) -> Result<Results> {
         let times = match options.rounds {
-            1 => 5,
+            1 => 10,
             _ => 20,
         };
         let summary = self.ask(SUMMARY, times).await?;
@@ -216,25 +218,26 @@ impl Door<'_> {
         })
     }
 
-    /// Pauses with and without a question in turn, so that what the agent does anyway is not counted as the answer's.
+    /// What is used while a question is answered, without what the agent uses anyway in such a time.
     async fn ask(&self, path: &str, times: usize) -> Result<Asked> {
         self.get(path).await?;
         let mut samples = Samples::default();
-        let (mut more, mut anyway) = (0.0, 0.0);
+        let (mut asked, mut answering, mut anyway) = (0.0, 0.0, 0.0);
         for _ in 0..times {
             let begun = self.cpu()?;
             rest(PAUSE).await;
             let between = self.cpu()?;
+            let question = Instant::now();
             samples.add_time(self.get(path).await?);
-            rest(PAUSE).await;
-            let asked = self.cpu()?.saturating_sub(between).as_secs_f64();
-            let unasked = between.saturating_sub(begun).as_secs_f64();
-            more += asked - unasked;
-            anyway += unasked;
+            rest(SETTLE).await;
+            answering += question.elapsed().as_secs_f64();
+            asked += self.cpu()?.saturating_sub(between).as_secs_f64();
+            anyway += between.saturating_sub(begun).as_secs_f64();
         }
+        let between = anyway / (times as f64 * PAUSE.as_secs_f64());
         Ok(Asked {
-            cpu: (more / times as f64).max(LEAST),
-            between: anyway / (times as f64 * PAUSE.as_secs_f64()),
+            cpu: ((asked - between * answering) / times as f64).max(LEAST),
+            between,
             times: samples,
         })
     }

@@ -37,16 +37,20 @@ async fn comes(node: &Member, name: &str) -> Pod {
     .await
 }
 
-async fn comes_and_goes(node: &Member, name: &str) {
-    let uid = status::uid(&comes(node, name).await);
+async fn goes(node: &Member, name: &str, uid: &str) {
     node.stage.remove(name);
     node.wait(name, "goes without an API server", async || {
-        match node.alive(&uid).await {
+        match node.alive(uid).await {
             left if left.is_empty() => Ok(()),
             left => Err(format!("{left:?}")),
         }
     })
     .await;
+}
+
+async fn comes_and_goes(node: &Member, name: &str) {
+    let uid = status::uid(&comes(node, name).await);
+    goes(node, name, &uid).await;
 }
 
 /// A manifest is mended while the agent is down. The API server may be what is to be mended, so nobody waits for it.
@@ -75,14 +79,7 @@ async fn goes_and_comes_back(node: &Member, name: &str) {
     let full = format!("{name}-{}", node.name);
     let uid = status::uid(&own_view(node, &full).await.unwrap());
     let manifest = single(name, shell("main", "exec /tool hold"));
-    node.stage.remove(name);
-    node.wait(name, "goes without an API server", async || {
-        match node.alive(&uid).await {
-            left if left.is_empty() => Ok(()),
-            left => Err(format!("{left:?}")),
-        }
-    })
-    .await;
+    goes(node, name, &uid).await;
     node.stage.apply(name, &manifest);
     node.wait(name, "comes back without an API server", async || {
         let pod = own_view(node, &full).await?;
