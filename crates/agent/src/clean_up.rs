@@ -118,9 +118,10 @@ impl SyncLoop {
             all_spoke,
         };
         let steps = self.parts.steps.clone();
+        let round = steps.open_round();
         self.housekeeping.spawn(async move {
-            steps.release_leftovers(leftovers).await;
-            steps.collect_garbage(garbage).await;
+            steps.release_leftovers(&round, leftovers).await;
+            steps.collect_garbage(&round, garbage).await;
         });
     }
 

@@ -11,7 +11,7 @@ use krablet_runtime::gc::{Claim, GcRound};
 use tracing::warn;
 
 use super::Steps;
-use crate::clearing::Cleared;
+use crate::clearing::{Cleared, Round};
 use crate::housekeeping::Leftovers;
 
 /// What was known of a pod's remains at the time of the look.
@@ -34,10 +34,10 @@ pub(crate) struct Garbage {
 
 impl Steps {
     /// What is left of pods that are gone: their directories, and cgroups of an earlier agent.
-    pub(crate) async fn release_leftovers(&self, leftovers: Leftovers) {
+    pub(crate) async fn release_leftovers(&self, round: &Round, leftovers: Leftovers) {
         let (mut found, mut failed) = (0, 0);
         for uid in leftovers.directories {
-            let Some(_claim) = self.claim(&uid) else {
+            let Some(_claim) = self.claim(round, &uid) else {
                 continue;
             };
             let done = self.parts.volumes.tear_down(&uid).await;
@@ -49,20 +49,25 @@ impl Steps {
         }
         self.parts.volumes.swept(found, failed);
         for (uid, qos) in leftovers.cgroups {
-            let Some(_claim) = self.claim(&uid) else {
+            let Some(_claim) = self.claim(round, &uid) else {
                 continue;
             };
             self.release_cgroup(&uid, qos).await;
         }
     }
 
+    /// To be opened when it is decided what a round may take away.
+    pub(crate) fn open_round(&self) -> Round {
+        self.clearing.open()
+    }
+
     /// For one who takes away the remains of a pod; `None` if it is wanted again.
-    fn claim(&self, uid: &PodUid) -> Option<Cleared> {
-        let claim = self.clearing.begin(uid);
+    fn claim(&self, round: &Round, uid: &PodUid) -> Option<Cleared> {
+        let claim = round.claim(uid)?;
         (!self.parts.desired.contains(uid)).then_some(claim)
     }
 
-    pub(crate) async fn collect_garbage(&self, garbage: Garbage) {
+    pub(crate) async fn collect_garbage(&self, round: &Round, garbage: Garbage) {
         // A pod nobody knows may go whole once every source has spoken. What has become wanted since the
         // look has containers and logs that the look knows nothing of.
         let fate = |uid: &PodUid| match garbage.fates.get(uid) {
@@ -76,8 +81,8 @@ impl Steps {
             // A living pod loses only what its steps have no use for.
             Some(known) if known.fate == Fate::Live => Some(Box::new(()) as Claim),
             // One that has ended and is wanted may be about to begin anew.
-            Some(known) if known.wanted => Some(Box::new(self.clearing.begin(uid)) as Claim),
-            _ => Some(Box::new(self.claim(uid)?) as Claim),
+            Some(known) if known.wanted => Some(Box::new(round.claim(uid)?) as Claim),
+            _ => Some(Box::new(self.claim(round, uid)?) as Claim),
         };
         let report = self
             .parts
