@@ -13,7 +13,7 @@ mod single;
 mod typed;
 
 pub use api::{Api, Call, Detail, PatchKind, Priority, Verb, Watch};
-pub use client::{HttpApi, HttpApiConfig, Server, Trust};
+pub use client::{Environment, HttpApi, HttpApiConfig, Proxy, Server, Trust};
 pub use credentials::{Credentials, Identity, IdentityReceiver, load_identity};
 pub use error::ApiError;
 pub use kubeconfig::{Kubeconfig, KubeconfigError};

@@ -22,6 +22,7 @@ use tokio_rustls::TlsConnector;
 
 use super::dial::{Dial, Transport};
 use super::pool::Streams;
+use super::proxy::Proxy;
 use super::server::Server;
 use super::tls;
 use crate::ApiError;
@@ -71,6 +72,7 @@ pub(super) enum Unanswered {
 pub(super) struct Opener {
     pub(super) server: Server,
     pub(super) dial: Arc<dyn Dial>,
+    pub(super) proxy: Option<Proxy>,
     pub(super) clock: Arc<dyn WallClock>,
 }
 
@@ -92,8 +94,16 @@ impl Opener {
         let server = &self.server;
         let failed =
             |error: &dyn std::fmt::Display| ApiError::Connection(format!("{server}: {error}"));
-        let dialled = self.dial.dial(&server.host, server.port).await;
-        let stream = dialled.map_err(|error| failed(&error))?;
+        let stream = match &self.proxy {
+            Some(proxy) => {
+                let clock = self.clock.clone();
+                proxy.tunnel(&*self.dial, server, clock).await?
+            }
+            None => {
+                let dialled = self.dial.dial(&server.host, server.port).await;
+                dialled.map_err(|error| failed(&error))?
+            }
+        };
         let (stream, version): (Box<dyn Transport>, _) = match server.is_tls() {
             true => self.handshake(stream, identity.clone()).await?,
             false => (stream, Version::HTTP_11),

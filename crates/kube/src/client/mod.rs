@@ -12,7 +12,9 @@ mod answer;
 mod connection;
 mod counting;
 mod dial;
+mod environment;
 mod pool;
+mod proxy;
 mod request;
 mod server;
 mod tls;
@@ -37,6 +39,8 @@ use pool::{Pool, Stream};
 use request::{Outgoing, method};
 
 pub use dial::{Dial, TcpDial, Transport};
+pub use environment::Environment;
+pub use proxy::Proxy;
 pub use server::{Server, Trust};
 
 /// How often a request that was not seen is sent anew.
@@ -51,6 +55,8 @@ pub struct HttpApiConfig {
     pub rate: Rate,
     pub user_agent: String,
     pub dial: Arc<dyn Dial>,
+    /// Through which the server is reached; `None` is the straight way.
+    pub proxy: Option<Proxy>,
     /// What certificates are judged by.
     pub clock: Arc<dyn WallClock>,
     pub metrics: RestMetrics,
@@ -65,6 +71,7 @@ impl HttpApiConfig {
             rate: Rate::UNLIMITED,
             user_agent: user_agent(),
             dial: Arc::new(TcpDial),
+            proxy: None,
             clock,
             metrics: RestMetrics::default(),
         }
@@ -83,6 +90,11 @@ impl HttpApiConfig {
 
     pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
         self.dial = dial;
+        self
+    }
+
+    pub fn proxy(mut self, proxy: Option<Proxy>) -> Self {
+        self.proxy = proxy;
         self
     }
 }
@@ -119,6 +131,7 @@ impl HttpApi {
             opener: Arc::new(Opener {
                 server: config.server,
                 dial: config.dial,
+                proxy: config.proxy,
                 clock: config.clock,
             }),
             credentials: config.credentials,

@@ -150,6 +150,9 @@ fn info(config: &ExecConfig, cluster: &Cluster, authority: Option<Vec<u8>>) -> V
         if cluster.insecure_skip_tls_verify {
             told["insecure-skip-tls-verify"] = json!(true);
         }
+        if let Some(proxy) = &cluster.proxy_url {
+            told["proxy-url"] = json!(proxy.expose());
+        }
         if let Some(authority) = authority {
             told["certificate-authority-data"] = json!(STANDARD.encode(authority));
         }
@@ -324,6 +327,7 @@ mod tests {
         let cluster = Cluster {
             server: "https://a:6443".into(),
             tls_server_name: Some("b".into()),
+            proxy_url: Some(Secret::new("http://p:3128")),
             exec_extension: Some(json!({"audience": "c"})),
             ..Cluster::default()
         };
@@ -334,6 +338,7 @@ mod tests {
             "spec": {"interactive": false, "cluster": {
                 "server": "https://a:6443",
                 "tls-server-name": "b",
+                "proxy-url": "http://p:3128",
                 "certificate-authority-data": "Y2E=",
                 "config": {"audience": "c"},
             }},

@@ -16,6 +16,8 @@ use serde_json::Value;
 
 pub use write::Bootstrapped;
 
+use crate::client::Proxy;
+
 /// A kubeconfig larger than this is a mistake.
 const MAX_BYTES: u64 = 4 << 20;
 
@@ -99,7 +101,8 @@ pub struct Cluster {
     /// Whom the server's certificate must name, if not the host it is reached by.
     pub tls_server_name: Option<String>,
     pub insecure_skip_tls_verify: bool,
-    pub proxy_url: Option<String>,
+    /// May hold a password.
+    pub proxy_url: Option<Secret>,
     /// What exec plugins are told about this cluster.
     pub exec_extension: Option<Value>,
 }
@@ -202,8 +205,8 @@ impl Kubeconfig {
         if cluster.server.is_empty() {
             return bad("server", "missing");
         }
-        if cluster.proxy_url.is_some() {
-            return bad("proxy-url", "an API server behind a proxy is not supported");
+        if let Some(Err(problem)) = cluster.proxy_url.as_ref().map(|u| Proxy::parse(u.expose())) {
+            return bad("proxy-url", &problem);
         }
         if cluster.insecure_skip_tls_verify && cluster.certificate_authority.is_some() {
             let problem = "not allowed together with a certificate authority";

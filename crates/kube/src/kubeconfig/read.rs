@@ -84,7 +84,7 @@ fn cluster(item: &Field<'_>) -> Result<Cluster, KubeconfigError> {
         certificate_authority: pem(&body, "certificate-authority")?,
         tls_server_name: body.word("tls-server-name")?,
         insecure_skip_tls_verify: body.flag("insecure-skip-tls-verify")?,
-        proxy_url: body.word("proxy-url")?,
+        proxy_url: body.word("proxy-url")?.map(Secret::new),
         exec_extension,
     })
 }

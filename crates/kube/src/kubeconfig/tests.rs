@@ -101,8 +101,8 @@ fn complaints_name_file_and_field() {
         ),
         (with("{}", "{}"), "clusters[0].cluster.server: missing"),
         (
-            with("{server: a, proxy-url: 'http://p'}", "{}"),
-            "clusters[0].cluster.proxy-url: an API server behind a proxy is not supported",
+            with("{server: a, proxy-url: 'socks5://me:secret@p'}", "{}"),
+            "clusters[0].cluster.proxy-url: socks5: a proxy of this kind is not supported, only http and https are",
         ),
         (
             with(
@@ -153,7 +153,8 @@ fn complaints_name_file_and_field() {
 fn secrets_stay_out_of_debug() {
     let user = "{token: s3cret, password: s3cret, client-key-data: czNjcmV0, client-certificate: a, \
         exec: {command: a, apiVersion: client.authentication.k8s.io/v1beta1, env: [{name: A, value: s3cret}]}}";
-    let config = parse(&with(SERVER, user)).unwrap();
+    let server = "{server: a, proxy-url: 'http://me:s3cret@p'}";
+    let config = parse(&with(server, user)).unwrap();
     let shown = format!("{config:?}");
     assert!(!shown.contains("s3cret"), "{shown}");
     assert!(
@@ -176,6 +177,7 @@ async fn what_is_written_is_read_again() {
             server: "https://[::1]:6443".into(),
             certificate_authority: Some(Pem::File("/with space: and # mark".into())),
             tls_server_name: Some("12".into()),
+            proxy_url: Some(Secret::new("http://me:s3cret@proxy:3128")),
             ..Cluster::default()
         },
         Cluster {

@@ -40,6 +40,10 @@ impl Bootstrapped<'_> {
         if self.cluster.insecure_skip_tls_verify {
             field("insecure-skip-tls-verify", "true");
         }
+        // The kubelet loses it here, and does not find the server when it starts again.
+        if let Some(proxy) = &self.cluster.proxy_url {
+            field("proxy-url", &scalar(proxy.expose()));
+        }
         field("server", &scalar(&self.cluster.server));
         if let Some(name) = &self.cluster.tls_server_name {
             field("tls-server-name", &scalar(name));

@@ -5,6 +5,7 @@
 mod certificates;
 mod connection;
 mod identity;
+mod proxy;
 mod server;
 
 use std::sync::Arc;
