@@ -138,7 +138,7 @@ impl Steps {
     ) -> StepDone {
         let pod_ref = work.desired.pod_ref();
         let mut after = after;
-        if self.clearing.over(&pod_ref.uid).await {
+        if self.clearing.begin_step(&pod_ref.uid).await {
             after = self.parts.observer.ticket();
         }
         let hold = self.parts.observer.hold(&pod_ref.uid);
@@ -256,8 +256,9 @@ impl Steps {
             }
             newly.pod = Some(pod.spec.as_ref().and_then(|s| s.resources.clone()));
         }
-        let Some(set_up) = self.set_up_volumes(pod, pod_ref).await else {
-            return Outcome::Failed;
+        let set_up = match self.set_up_volumes(pod, pod_ref, cancel).await {
+            Ok(set_up) => set_up,
+            Err(outcome) => return outcome,
         };
         let renew_at = set_up.renew_at.map(|at| self.mono_at(at));
         self.parts.probes.set_pod(pod, &observed, &status);

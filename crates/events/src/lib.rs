@@ -41,6 +41,11 @@ pub enum Subject {
     Node,
     Pod(PodRef),
     Container(PodRef, ContainerKind, Arc<str>),
+    /// A persistent volume, by its name and UID.
+    Volume {
+        name: Arc<str>,
+        uid: Arc<str>,
+    },
 }
 
 impl Subject {
@@ -50,7 +55,7 @@ impl Subject {
 
     pub fn pod(&self) -> Option<&PodRef> {
         match self {
-            Subject::Node => None,
+            Subject::Node | Subject::Volume { .. } => None,
             Subject::Pod(pod) | Subject::Container(pod, _, _) => Some(pod),
         }
     }
@@ -190,6 +195,9 @@ fn log(subject: &Subject, kind: Kind, reason: &str, message: &str) {
     let kind = kind.as_str();
     match subject {
         Subject::Node => tracing::info!(kind, reason, message, "Event occurred"),
+        Subject::Volume { name, .. } => {
+            tracing::info!(volume = &**name, kind, reason, message, "Event occurred");
+        }
         Subject::Pod(pod) => {
             tracing::info!(pod = %pod, podUID = %pod.uid, kind, reason, message, "Event occurred");
         }

@@ -18,6 +18,11 @@ pub const FAILED_TO_MAKE_POD_DATA_DIRECTORIES: &str = "FailedToMakePodDataDirect
 pub const LIFECYCLE_HTTP_FALLBACK: &str = "LifecycleHTTPFallback";
 pub const FAILED_MOUNT: &str = "FailedMount";
 pub const FAILED_MAP_VOLUME: &str = "FailedMapVolume";
+pub const ALREADY_MOUNTED_VOLUME: &str = "AlreadyMountedVolume";
+pub const VOLUME_PERMISSION_CHANGE_IN_PROGRESS: &str = "VolumePermissionChangeInProgress";
+
+// Persistent volumes.
+pub const FAILED_MOUNT_ON_FILESYSTEM_MISMATCH: &str = "FailedMountOnFilesystemMismatch";
 
 // Images.
 pub const PULLING: &str = "Pulling";
@@ -40,6 +45,7 @@ pub const FAILED_POD_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
 // Node.
 pub const STARTING: &str = "Starting";
 pub const CGROUP_V1: &str = "CgroupV1";
+pub const POSSIBLE_MEMORY_BACKED_VOLUMES_ON_DISK: &str = "PossibleMemoryBackedVolumesOnDisk";
 pub const CONTAINER_GC_FAILED: &str = "ContainerGCFailed";
 pub const IMAGE_GC_FAILED: &str = "ImageGCFailed";
 pub const FREE_DISK_SPACE_FAILED: &str = "FreeDiskSpaceFailed";

@@ -221,6 +221,7 @@ impl Node {
         let recorder = &ground.recorder;
         recorder.normal(Subject::Node, reason::STARTING, "Starting kubelet.");
         cgroups::warn_of_v1(place.cgroup_version, recorder);
+        preflight::warn_of_swap(recorder);
 
         tasks.spawn(agent.run());
         if let Some(file) = resolver {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use krablet_config::{Gate, Loaded};
+use krablet_events::{Recorder, Subject, reason};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, inotify, open};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::watch;
@@ -21,11 +22,12 @@ const KERNEL: [(&str, i64); 6] = [
     ("kernel/keys/root_maxbytes", 25_000_000),
 ];
 
+const MAY_BE_SWAPPED: &str = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be swapped to disk and should no longer be considered secure.";
+
 /// Whether the agent may start on this machine as it is, or as it can be made to be.
 pub fn check(loaded: &Loaded) -> Result<()> {
     let config = &loaded.config;
-    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    if config.cgroups.fail_swap_on && is_swap_on(&swaps) {
+    if config.cgroups.fail_swap_on && is_swap_on(&swaps()) {
         bail!(
             "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
         );
@@ -36,6 +38,21 @@ pub fn check(loaded: &Loaded) -> Result<()> {
     set_open_files(config.process.max_open_files);
     set_oom_score(config.cgroups.oom_score_adj);
     Ok(())
+}
+
+/// Who runs with swap had to allow it, and is to hear that what pods keep in memory might get to the disk.
+pub fn warn_of_swap(recorder: &Recorder) {
+    if is_swap_on(&swaps()) && !krablet_linux::tmpfs_stays_in_memory() {
+        recorder.warning(
+            Subject::Node,
+            reason::POSSIBLE_MEMORY_BACKED_VOLUMES_ON_DISK,
+            MAY_BE_SWAPPED,
+        );
+    }
+}
+
+fn swaps() -> String {
+    std::fs::read_to_string("/proc/swaps").unwrap_or_default()
 }
 
 /// The first line is a heading.

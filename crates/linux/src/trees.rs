@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use crate::failure::blocking;
+use crate::failure::{alone, blocking, naming};
 use crate::{HostFiles, disk, group, tree_write, walk};
 
 /// One file of a tree.
@@ -32,6 +32,9 @@ pub struct GroupShare {
     pub only_if_top_differs: bool,
 }
 
+/// Hears of a tree that takes long: after 30 s with nothing, then every minute with how many entries were given so far.
+pub type Slow<'a> = &'a (dyn Fn(Option<u64>) + Send + Sync);
+
 #[async_trait]
 pub trait Trees: Send + Sync {
     /// Makes the directory `top`, open to read for everyone, with these files. It must not be there. Nothing is
@@ -47,7 +50,10 @@ pub trait Trees: Send + Sync {
     /// Gives everything at and below `top` to a group: links to them change hands but are not followed. Directories
     /// pass the group on to what is made in them. The top itself is last, so that it tells of a whole tree. It may take
     /// very long, and for ever if the file system hangs; whoever drops it stops it.
-    async fn share(&self, top: &Path, share: GroupShare) -> io::Result<()>;
+    async fn share(&self, top: &Path, share: GroupShare, slow: Slow<'_>) -> io::Result<()>;
+
+    /// The group that has the top of a tree.
+    async fn group(&self, top: &Path) -> io::Result<u32>;
 }
 
 #[async_trait]
@@ -72,18 +78,18 @@ impl Trees for HostFiles {
         .await
     }
 
-    async fn share(&self, top: &Path, share: GroupShare) -> io::Result<()> {
-        let own = top.to_owned();
-        let path = top.display();
-        let tell = |entries: Option<u64>| match entries {
-            None => {
-                tracing::warn!(%path, fsGroup = share.gid, "Setting volume ownership is taking longer than expected, consider using OnRootMismatch")
-            }
-            Some(files) => {
-                tracing::warn!(%path, fsGroup = share.gid, files, "Setting volume ownership, processed files")
-            }
-        };
-        walk::walk(move |walk| group::share(&own, share, walk), tell).await
+    async fn share(&self, top: &Path, share: GroupShare, slow: Slow<'_>) -> io::Result<()> {
+        let top = top.to_owned();
+        walk::walk(move |walk| group::share(&top, share, walk), slow).await
+    }
+
+    async fn group(&self, top: &Path) -> io::Result<u32> {
+        let top = top.to_owned();
+        alone(move || {
+            let found = rustix::fs::stat(&top).map_err(naming("stat", &top))?;
+            Ok(found.st_gid)
+        })
+        .await
     }
 }
 
@@ -110,13 +116,14 @@ mod tests {
                 read_only: false,
                 only_if_top_differs: false,
             };
-            let shared = HostFiles.share(dir.path(), share);
+            let shared = HostFiles.share(dir.path(), share, &|_| {});
             let shared = tokio::time::timeout(Duration::from_secs(60), shared).await;
             go.send(()).unwrap();
             pool.await.unwrap().unwrap();
             shared.expect("it waits for the pool").unwrap();
             let mode = std::fs::metadata(dir.path()).unwrap().mode();
             assert_eq!(mode & 0o2070, 0o2070);
+            assert_eq!(HostFiles.group(dir.path()).await.unwrap(), share.gid);
         });
     }
 }

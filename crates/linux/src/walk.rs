@@ -59,7 +59,7 @@ where
 }
 
 /// Tells, the first time and every other, that something takes long.
-async fn patiently<T>(done: impl Future<Output = T>, mut tell: impl FnMut(bool)) -> T {
+pub(crate) async fn patiently<T>(done: impl Future<Output = T>, mut tell: impl FnMut(bool)) -> T {
     let mut done = pin!(done);
     let (mut first, mut wait) = (true, LONG);
     loop {

@@ -10,7 +10,7 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header;
-use krablet_events::Event;
+use krablet_events::{Event, Subject};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -46,10 +46,11 @@ impl From<&Event> for EventLine {
             count: e.count,
             kind: e.kind.as_str().to_owned(),
             reason: e.reason.to_string(),
-            object: e
-                .subject
-                .pod()
-                .map_or_else(|| "node".to_owned(), ToString::to_string),
+            object: match &e.subject {
+                Subject::Node => "node".to_owned(),
+                Subject::Volume { name, .. } => format!("persistentvolume/{name}"),
+                Subject::Pod(pod) | Subject::Container(pod, _, _) => pod.to_string(),
+            },
             field_path: e.subject.field_path(),
             message: e.message.clone(),
         }

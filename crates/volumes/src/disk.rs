@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use krablet_linux::{Files, GroupShare, Mounts, Tools, Trees};
+use krablet_linux::{Files, Mounts, Tools, Trees};
 use krablet_objects::Objects;
 use krablet_pod::PodUid;
 use krablet_pod::api::{ISCSIPersistentVolumeSource, Secret};
@@ -22,12 +22,12 @@ use crate::chap::{self, Chap};
 use crate::cluster::ClusterObjects;
 use crate::detach::{Detach, Outcome};
 use crate::device::{self, Seen};
-use crate::empty_dir::group_of;
 use crate::error::SetUpError;
 use crate::fabric::{Fabric, JOINED_WITHIN};
 use crate::iscsi::Sessions;
 use crate::listing::names_in;
 use crate::node_mount::{DEFAULT_FS, NodeMount, is_mounted, recorded_point, unmounted};
+use crate::ownership::{self, Slow};
 use crate::parts::Parts;
 use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
@@ -306,7 +306,10 @@ impl Disks {
         }
         let read_only = self.is_read_only(request, &address);
         let point = self.root.path().join(self.point(&address, false));
-        let _alone = self.turns.alone_with(&point.to_string_lossy()).await;
+        // Whoever has its turn may give all of the disk to a group.
+        let name = point.to_string_lossy();
+        let turn = self.turns.alone_with(&name);
+        let _alone = request.attempt.wait_for(turn).await?;
         if !is_mounted(&*self.mounts, &point).await? {
             let chap = self.chap(request).await?;
             // Its directory tells others that its target is in use.
@@ -321,13 +324,8 @@ impl Disks {
             };
             mount.make(&*self.tools).await?;
         }
-        if let Some(group) = request.fs_group().filter(|_| !read_only) {
-            let share = GroupShare {
-                gid: group_of(group)?,
-                read_only: false,
-                only_if_top_differs: request.only_if_top_differs(),
-            };
-            self.trees.share(&point, share).await?;
+        if !read_only {
+            ownership::give(&*self.trees, request, &point, Slow::IsLogged).await?;
         }
         self.files.create_dir_all(&dir, POINT_MODE).await?;
         self.mounts.bind(&point, &dir, read_only).await?;

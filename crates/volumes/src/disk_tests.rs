@@ -1,4 +1,5 @@
 use super::*;
+use crate::attempt::Attempt;
 use crate::iscsi::SESSION_EXISTS;
 use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
 use krablet_linux::{EntryKind, ToolOutput};
@@ -80,6 +81,7 @@ pub(super) async fn set_up(machine: &Machine, uid: &str) -> RecordedVolume {
         pod: &pod,
         volume: &volume,
         source: Source::Inline(&volume),
+        attempt: Attempt::PATIENT,
     };
     let plugin = machine.plugin();
     let recorded = plugin.plan(&request).unwrap().unwrap();
@@ -204,6 +206,7 @@ async fn passwords_are_in_records_and_in_no_command() {
         pod: &pod,
         volume: &volume,
         source: Source::Inline(&volume),
+        attempt: Attempt::PATIENT,
     };
     let plugin = machine.plugin();
     let missing = plugin.chap(&request).await.unwrap_err();
@@ -300,6 +303,7 @@ async fn map(machine: &Machine, uid: &str) -> (RecordedVolume, PathBuf) {
             volume: &persistent,
             read_only: false,
         },
+        attempt: Attempt::PATIENT,
     };
     let plugin = machine.plugin();
     assert!(plugin.supports(&request.source));
@@ -546,6 +550,7 @@ pub(super) async fn mapped(plugin: &Disks, uid: &str, source: serde_json::Value)
             volume: &persistent,
             read_only: false,
         },
+        attempt: Attempt::PATIENT,
     };
     let recorded = plugin.plan(&request).unwrap().unwrap();
     plugin.set_up(&request).await.unwrap();

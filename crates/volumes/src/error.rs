@@ -141,6 +141,12 @@ pub enum SetUpError {
     /// A disk is there, and could not be mounted on the node.
     #[error("{0}")]
     Device(String),
+    /// The same, and what is on it is not what the volume says.
+    #[error("{0}")]
+    OtherFileSystem(String),
+    /// The pod is to end, and waits for nothing.
+    #[error("the pod is to end")]
+    Cancelled,
     #[error("{path} did not answer within {deadline:?}; its file system may hang")]
     Deadline { path: String, deadline: Duration },
     #[error("{0}")]
@@ -153,7 +159,7 @@ impl SetUpError {
         match self {
             SetUpError::NewMounter(_) => "NewMounter initialization",
             SetUpError::Attach(_) => "WaitForAttach",
-            SetUpError::Device(_) => "MountDevice",
+            SetUpError::Device(_) | SetUpError::OtherFileSystem(_) => "MountDevice",
             _ => "SetUp",
         }
     }

@@ -7,6 +7,7 @@
 
 mod address;
 mod anchors;
+mod attempt;
 mod chap;
 mod claims;
 mod cluster;
@@ -29,6 +30,7 @@ mod listing;
 mod local;
 mod nfs;
 mod node_mount;
+mod ownership;
 mod parts;
 mod payload;
 mod plugin;
@@ -44,6 +46,7 @@ mod users;
 mod volumes;
 mod writer;
 
+pub use attempt::{Attempt, News};
 pub use cluster::{ClusterObjects, KubeObjects, kept_names};
 pub use counting::Census;
 pub use error::{SetUpError, VolumeError, VolumeErrors};

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use krablet_linux::{EntryKind, Files, GroupShare, Mounts, Tools, Trees};
+use krablet_linux::{EntryKind, Files, Mounts, Tools, Trees};
 use krablet_pod::paths::RootDir;
 use serde::{Deserialize, Serialize};
 
-use crate::empty_dir::group_of;
+use crate::attempt::News;
 use crate::error::SetUpError;
 use crate::node_mount::{DEFAULT_FS, NodeMount, is_mounted, recorded_point, unmounted};
+use crate::ownership::{self, Slow};
 use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
 use crate::turns::Turns;
@@ -85,7 +86,8 @@ impl Local {
         let (path, kind) = self.looked_at(request).await?;
         let point = self.root.path().join(point(request));
         // Whoever lets the device go waits until the pod has it.
-        let _alone = self.turns.alone_with(&point.to_string_lossy()).await;
+        let name = point.to_string_lossy().into_owned();
+        let _alone = (request.attempt.wait_for(self.turns.alone_with(&name))).await?;
         let source = match kind {
             EntryKind::Directory => path,
             EntryKind::BlockDevice => {
@@ -99,14 +101,13 @@ impl Local {
         };
         let read_only = request.source.is_read_only_claim();
         let alone = !self.is_used_by_others(request, &dir).await?;
-        if let Some(group) = request.fs_group().filter(|_| alone && !read_only) {
+        match alone {
             // Before the pod can see it, and before the mount that tells that it was done.
-            let share = GroupShare {
-                gid: group_of(group)?,
-                read_only: false,
-                only_if_top_differs: request.only_if_top_differs(),
-            };
-            self.trees.share(&source, share).await?;
+            true if !read_only => {
+                ownership::give(&*self.trees, request, &source, Slow::IsToldOf(NAME)).await?;
+            }
+            true => {}
+            false => self.compare_group(request, &source).await?,
         }
         self.files.create_dir_all(&dir, POINT_MODE).await?;
         self.mounts.bind(&source, &dir, read_only).await?;
@@ -139,9 +140,36 @@ impl Local {
         };
         self.files.remove_dir(point).await?;
         let (device, point) = (device.display(), point.display());
-        Err(SetUpError::Device(format!(
+        let text = format!(
             "local: failed to mount device {device} at {point} (fstype: {fs_type}), error {why}"
-        )))
+        );
+        Err(match why {
+            SetUpError::OtherFileSystem(_) => SetUpError::OtherFileSystem(text),
+            _ => SetUpError::Device(text),
+        })
+    }
+
+    /// Another group than others gave it is for people to hear of: this pod may not get at what is in it.
+    async fn compare_group(
+        &self,
+        request: &VolumeRequest<'_>,
+        source: &Path,
+    ) -> Result<(), SetUpError> {
+        let Some(wanted) = request.fs_group() else {
+            return Ok(());
+        };
+        let found = self.trees.group(source).await.map_err(|e| {
+            let path = source.display();
+            io::Error::other(format!("failed to check fsGroup for {path} ({e})"))
+        })?;
+        if i64::from(found) != wanted {
+            (request.attempt.hear)(News::OtherGroup {
+                volume: request.name().to_owned(),
+                wanted,
+                found,
+            });
+        }
+        Ok(())
     }
 
     /// Another pod of this node has it mounted; its group stays.

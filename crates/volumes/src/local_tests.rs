@@ -1,4 +1,5 @@
 use super::*;
+use crate::attempt::Attempt;
 use krablet_linux::ToolOutput;
 use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
 use krablet_objects::FakeObjects;
@@ -85,6 +86,7 @@ impl Machine {
                 volume: &persistent,
                 read_only: false,
             },
+            attempt: Attempt::PATIENT,
         };
         let recorded = self.plugin.plan(&request).unwrap().unwrap();
         let done = self.plugin.set_up(&request).await;

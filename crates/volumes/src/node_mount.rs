@@ -48,7 +48,10 @@ impl NodeMount<'_> {
         options.push(last.to_owned());
         let arguments = mount_arguments(Some(self.fs_type), &options, &device, self.point);
         let mounted = run(tools, "mount", &arguments, DEADLINE).await;
-        mounted.map_err(|e| SetUpError::Device(e.to_string()))?;
+        mounted.map_err(|e| match found.is_other_than(self.fs_type) {
+            true => SetUpError::OtherFileSystem(e.to_string()),
+            false => SetUpError::Device(e.to_string()),
+        })?;
         // One that was just made fills its disk.
         if let (OnDisk::FileSystem(format), false) = (&found, self.read_only) {
             let mounted = Mounted {
@@ -69,6 +72,17 @@ enum OnDisk {
     FileSystem(String),
     /// A partition table: no file system of its own, and not blank either.
     Else,
+}
+
+impl OnDisk {
+    /// A blank disk has got what was asked for.
+    fn is_other_than(&self, fs_type: &str) -> bool {
+        match self {
+            OnDisk::Nothing => false,
+            OnDisk::FileSystem(format) => format != fs_type,
+            OnDisk::Else => true,
+        }
+    }
 }
 
 async fn look_at(tools: &dyn Tools, device: &str) -> Result<OnDisk, SetUpError> {

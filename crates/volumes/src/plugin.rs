@@ -9,6 +9,7 @@ use krablet_pod::PodUid;
 use krablet_pod::api::{PersistentVolume, PersistentVolumeSpec, Pod, PodSpec, Volume};
 use krablet_pod::paths::RootDir;
 
+use crate::attempt::Attempt;
 use crate::error::SetUpError;
 use crate::record::RecordedVolume;
 
@@ -127,6 +128,7 @@ pub struct VolumeRequest<'a> {
     pub pod: &'a Pod,
     pub volume: &'a Volume,
     pub source: Source<'a>,
+    pub attempt: Attempt<'a>,
 }
 
 impl<'a> VolumeRequest<'a> {

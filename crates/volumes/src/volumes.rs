@@ -19,6 +19,7 @@ use krablet_tokens::Tokens;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::attempt::{Attempt, News};
 use crate::cluster::ClusterObjects;
 use crate::counting;
 use crate::error::{SetUpError, VolumeError, VolumeErrors};
@@ -126,21 +127,26 @@ impl Volumes {
         }
     }
 
+    /// The same as [`Volumes::attempt`], however long it takes.
+    pub async fn set_up(&self, pod: &Pod) -> Result<SetUp, VolumeErrors> {
+        self.attempt(pod, Attempt::PATIENT).await
+    }
+
     /// Makes the pod's directories and all of its volumes. Again and again for one pod is cheap:
     /// once set up, nothing is asked of the disk until the pod's volumes, or what they show, change.
-    pub async fn set_up(&self, pod: &Pod) -> Result<SetUp, VolumeErrors> {
+    pub async fn attempt(&self, pod: &Pod, attempt: Attempt<'_>) -> Result<SetUp, VolumeErrors> {
         let uid = PodRef::of(pod).uid;
         check_uid(&uid)?;
         let empty = PodSpec::default();
         let used = used(pod.spec.as_ref().unwrap_or(&empty));
         let fingerprint = fingerprint(pod, &used);
         if let Some(mounts) = self.standing(&uid, fingerprint) {
-            return Ok(self.follow(pod, &uid, &used, mounts).await);
+            return Ok(self.follow(pod, &uid, &used, mounts, attempt).await);
         }
         let had = self.holders.of(&uid);
         let (claimed, failed) = self.resolve(pod, &uid, &used).await;
         let work = match failed.is_empty() {
-            true => self.assign(pod, &uid, &used, &claimed),
+            true => self.assign(pod, &uid, &used, &claimed, attempt),
             false => Err(VolumeErrors(failed)),
         };
         // Two pods that each have what the other waits for would wait for ever.
@@ -159,13 +165,20 @@ impl Volumes {
         };
         let mut failed = Vec::new();
         for (plugin, request) in work {
+            if attempt.is_cancelled() {
+                failed.push(refused(&request, SetUpError::Cancelled));
+                break;
+            }
             let begun = Instant::now();
             let made = plugin.set_up(&request).await;
             let (name, took) = (plugin.name(), begun.elapsed());
             counting::set_up(&self.deps.metrics, &request, name, took, made.is_ok());
             match made {
                 Ok(standing) => done.add(&request, standing),
-                Err(cause) => failed.push(refused(&request, cause)),
+                Err(cause) => {
+                    tell_of(&request, &cause);
+                    failed.push(refused(&request, cause));
+                }
             }
         }
         if !failed.is_empty() {
@@ -186,7 +199,14 @@ impl Volumes {
     }
 
     /// Brings volumes that follow something up to date.
-    async fn follow(&self, pod: &Pod, uid: &PodUid, used: &Used<'_>, mounts: PodMounts) -> SetUp {
+    async fn follow(
+        &self,
+        pod: &Pod,
+        uid: &PodUid,
+        used: &Used<'_>,
+        mounts: PodMounts,
+        attempt: Attempt<'_>,
+    ) -> SetUp {
         let mut done = SetUp {
             mounts,
             renew_at: None,
@@ -204,6 +224,7 @@ impl Volumes {
                 pod,
                 volume,
                 source,
+                attempt,
             };
             match plugin.set_up(&request).await {
                 Ok(standing) => done.add(&request, standing),
@@ -248,6 +269,7 @@ impl Volumes {
         uid: &'a PodUid,
         used: &Used<'_>,
         claimed: &'a ClaimedVolumes,
+        attempt: Attempt<'a>,
     ) -> Result<Work<'a>, VolumeErrors> {
         let (mut work, mut failed) = (Work::new(), Vec::new());
         for volume in volumes_of(pod).iter().filter(|v| used.has(&v.name)) {
@@ -257,6 +279,7 @@ impl Volumes {
                 pod,
                 volume,
                 source: source(volume, claimed),
+                attempt,
             };
             let plugin = self.plugins.iter().find(|p| p.supports(&request.source));
             match plugin {
@@ -345,6 +368,19 @@ impl SetUp {
         self.stale.extend(stale);
         let times = [self.renew_at, standing.renew_at];
         self.renew_at = times.into_iter().flatten().min();
+    }
+}
+
+/// What is to be known of the persistent volume itself.
+fn tell_of(request: &VolumeRequest<'_>, cause: &SetUpError) {
+    if let (SetUpError::OtherFileSystem(why), Source::Persistent { volume, .. }) =
+        (cause, &request.source)
+    {
+        (request.attempt.hear)(News::OtherFileSystem {
+            volume: request.name().to_owned(),
+            uid: volume.metadata.uid.clone().unwrap_or_default(),
+            why: why.clone(),
+        });
     }
 }
 

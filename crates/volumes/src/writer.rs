@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use krablet_linux::{EntryKind, Files, GroupShare, TreeFiles, Trees};
 
+use crate::ownership::logged;
+
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
 
@@ -100,7 +102,8 @@ impl Writer<'_> {
     ) -> io::Result<OsString> {
         let version = self.new_version(volume, content, now).await?;
         if let Some(share) = share {
-            self.trees.share(volume, share).await?;
+            let slow = logged(volume, share.gid);
+            self.trees.share(volume, share, &slow).await?;
         }
         let (data, through) = (volume.join(DATA), volume.join(NEW_DATA));
         let switched = self.trees.switch_link(Path::new(&version), &data, &through);

@@ -1,18 +1,37 @@
 //! The volumes of a pod, as its steps ask for them and give them back.
 
-use krablet_events::reason;
+use krablet_core::worker::Outcome;
+use krablet_events::{Subject, reason};
 use krablet_pod::PodRef;
 use krablet_pod::api::Pod;
 use krablet_runtime::VolumeSource;
-use krablet_volumes::{PodMounts, SetUp, VolumeError};
+use krablet_volumes::{Attempt, News, PodMounts, SetUp, VolumeError};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::Steps;
 
 impl Steps {
-    /// `None`, and told, if the pod cannot have them all.
-    pub(super) async fn set_up_volumes(&self, pod: &Pod, pod_ref: &PodRef) -> Option<SetUp> {
-        let set_up = self.parts.volumes.set_up(pod).await;
+    /// How the step ends, and told why, if the pod cannot have them all.
+    pub(super) async fn set_up_volumes(
+        &self,
+        pod: &Pod,
+        pod_ref: &PodRef,
+        cancel: &CancellationToken,
+    ) -> Result<SetUp, Outcome> {
+        let hear = |news: News| {
+            let (subject, reason) = about(pod_ref, &news);
+            let recorder = &self.parts.recorder;
+            recorder.warning(subject, reason, news.to_string());
+        };
+        let attempt = Attempt {
+            cancel: Some(cancel),
+            hear: &hear,
+        };
+        let set_up = self.parts.volumes.attempt(pod, attempt).await;
+        if set_up.is_err() && cancel.is_cancelled() {
+            return Err(Outcome::Cancelled);
+        }
         let failures = match &set_up {
             Ok(set_up) => &set_up.stale,
             Err(errors) => &errors.0,
@@ -21,7 +40,7 @@ impl Steps {
             let (reason, message) = told(failure);
             self.warn(pod_ref, reason, message);
         }
-        set_up.ok()
+        set_up.map_err(|_| Outcome::Failed)
     }
 
     /// True if no volume is left.
@@ -34,6 +53,20 @@ impl Steps {
         }
         released.is_ok()
     }
+}
+
+/// What an event is about, and its reason.
+fn about(pod: &PodRef, news: &News) -> (Subject, &'static str) {
+    let reason = match news {
+        News::Ownership { .. } => reason::VOLUME_PERMISSION_CHANGE_IN_PROGRESS,
+        News::OtherGroup { .. } => reason::ALREADY_MOUNTED_VOLUME,
+        News::OtherFileSystem { volume, uid, .. } => {
+            let (name, uid) = (volume.as_str().into(), uid.as_str().into());
+            let reason = reason::FAILED_MOUNT_ON_FILESYSTEM_MISMATCH;
+            return (Subject::Volume { name, uid }, reason);
+        }
+    };
+    (Subject::Pod(pod.clone()), reason)
 }
 
 /// Reason and message of the event. Devices are mapped, not mounted; the directories of the pod are
@@ -74,6 +107,38 @@ mod tests {
     use krablet_volumes::SetUpError;
 
     use super::*;
+
+    #[test]
+    fn news_have_their_reasons_and_subjects() {
+        let pod = PodRef::new("u", "ns", "web");
+        let volume = || "pv".to_owned();
+        let slow = News::Ownership {
+            dir: "u/volumes/x".to_owned(),
+            files: None,
+        };
+        let group = News::OtherGroup {
+            volume: volume(),
+            wanted: 2,
+            found: 1,
+        };
+        let disk = News::OtherFileSystem {
+            volume: volume(),
+            uid: "u-pv".to_owned(),
+            why: "no".to_owned(),
+        };
+        let of_pod = Subject::Pod(pod.clone());
+        let of_volume = Subject::Volume {
+            name: "pv".into(),
+            uid: "u-pv".into(),
+        };
+        for (news, subject, reason) in [
+            (slow, of_pod.clone(), "VolumePermissionChangeInProgress"),
+            (group, of_pod, "AlreadyMountedVolume"),
+            (disk, of_volume, "FailedMountOnFilesystemMismatch"),
+        ] {
+            assert_eq!(about(&pod, &news), (subject, reason));
+        }
+    }
 
     #[test]
     fn each_failure_has_its_reason() {

@@ -180,14 +180,17 @@ impl Correlator {
         resource_version: Option<String>,
     ) -> ObjectReference {
         let api_version = Some("v1".to_owned());
-        let Some(pod) = subject.pod() else {
-            return ObjectReference {
-                api_version,
-                kind: Some("Node".to_owned()),
-                name: Some(self.node_name.clone()),
-                uid: Some(self.node_name.clone()),
-                ..ObjectReference::default()
-            };
+        let of_no_namespace = |kind: &str, name: &str, uid: &str| ObjectReference {
+            api_version: api_version.clone(),
+            kind: Some(kind.to_owned()),
+            name: Some(name.to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        };
+        let pod = match subject {
+            Subject::Node => return of_no_namespace("Node", &self.node_name, &self.node_name),
+            Subject::Volume { name, uid } => return of_no_namespace("PersistentVolume", name, uid),
+            Subject::Pod(pod) | Subject::Container(pod, _, _) => pod,
         };
         let field_path = subject.field_path();
         ObjectReference {
@@ -252,7 +255,11 @@ impl Correlator {
     /// The name of the object and a number that grows, so that no two events have one name.
     fn name(&mut self, subject: &Subject, at: Timestamp) -> String {
         self.last_nanos = at.as_nanosecond().max(self.last_nanos + 1);
-        let object = subject.pod().map_or(&*self.node_name, |pod| &*pod.name);
+        let object = match subject {
+            Subject::Node => &*self.node_name,
+            Subject::Volume { name, .. } => name,
+            Subject::Pod(pod) | Subject::Container(pod, _, _) => &*pod.name,
+        };
         let name = format!("{object}.{:x}", self.last_nanos);
         match name.len() <= MAX_NAME {
             true => name,

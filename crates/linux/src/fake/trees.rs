@@ -12,7 +12,8 @@ use crate::failure::naming;
 use crate::files::EntryKind;
 use crate::group::{is_shared, shared_mode};
 use crate::tree_write::{BELOW_MODE, TOP_MODE, stays_below};
-use crate::trees::{GroupShare, TreeFiles, Trees};
+use crate::trees::{GroupShare, Slow, TreeFiles, Trees};
+use crate::walk;
 
 #[async_trait]
 impl Trees for MemoryFiles {
@@ -40,8 +41,17 @@ impl Trees for MemoryFiles {
         .await
     }
 
-    async fn share(&self, top: &Path, share: GroupShare) -> io::Result<()> {
-        call(self.shared(), "share", top, |disk| give(disk, top, share)).await
+    /// One that hangs tells of it as a real one does; it gets nowhere.
+    async fn share(&self, top: &Path, share: GroupShare, slow: Slow<'_>) -> io::Result<()> {
+        let given = call(self.shared(), "share", top, |disk| give(disk, top, share));
+        walk::patiently(given, |first| slow((!first).then_some(0))).await
+    }
+
+    async fn group(&self, top: &Path) -> io::Result<u32> {
+        call(self.shared(), "group", top, |disk| {
+            Ok(disk.node_mut(top, "stat")?.group)
+        })
+        .await
     }
 }
 

@@ -122,6 +122,23 @@ fn events_of_the_node_are_in_the_default_namespace() {
 }
 
 #[test]
+fn so_are_those_of_persistent_volumes() {
+    let mut bench = Bench::new();
+    let subject = Subject::Volume {
+        name: "pv-1".into(),
+        uid: "u-pv".into(),
+    };
+    let reason = reason::FAILED_MOUNT_ON_FILESYSTEM_MISMATCH;
+    let write = bench.write(subject, reason, "no").unwrap();
+    assert_eq!((write.namespace(), write.name()), ("default", "pv-1.1"));
+    let object = write.event.involved_object;
+    assert_eq!(object.kind.as_deref(), Some("PersistentVolume"));
+    assert_eq!(object.name.as_deref(), Some("pv-1"));
+    assert_eq!(object.uid.as_deref(), Some("u-pv"));
+    assert_eq!(object.namespace, None);
+}
+
+#[test]
 fn repetitions_are_counted_in_one_object() {
     let mut bench = Bench::new();
     let first = bench
