@@ -16,6 +16,7 @@ use krablet_pod::api::{Node, Pod};
 use krablet_pod::{Actuation, AdmittedPods, PodRef, PodUid, resources};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::info;
 
 use crate::steps::resizing::Given;
 
@@ -69,6 +70,7 @@ pub fn node_view(node: &Node) -> NodeView {
         supplemental_groups_policy: features
             .and_then(|f| f.supplemental_groups_policy)
             .unwrap_or_default(),
+        provisional: false,
     }
 }
 
@@ -177,6 +179,10 @@ impl Door {
 
     /// Keeps a pod for a second look.
     pub(crate) fn doubt(&mut self, pod: &Arc<Pod>) {
+        if self.deps.node.borrow().provisional {
+            let pod = PodRef::of(pod);
+            info!(pod = %pod, podUID = %pod.uid, "Pod waits until the API server tells which labels the node has");
+        }
         if self.doubted.is_empty() {
             self.deps.node.mark_unchanged();
             self.doubted_until = Instant::now() + DOUBT;
@@ -184,16 +190,19 @@ impl Door {
         self.doubted.insert(PodRef::of(pod).uid, pod.clone());
     }
 
-    /// The pods whose second look is due: the node has changed, or has had its time to. May be
-    /// dropped and called again without losing one.
+    /// The pods whose second look is due: the node has changed, or has had its time to, if the API server has told of
+    /// it. May be dropped and called again without losing one.
     pub(crate) async fn second_look(&mut self) -> Vec<Arc<Pod>> {
         if self.doubted.is_empty() {
             return std::future::pending().await;
         }
+        // What is refused is refused for good: not for labels that only the API server knows.
+        let told = !self.deps.node.borrow().provisional;
         tokio::select! {
             biased;
             Ok(()) = self.deps.node.changed() => {}
-            () = tokio::time::sleep_until(self.doubted_until) => {}
+            () = tokio::time::sleep_until(self.doubted_until), if told => {}
+            else => return std::future::pending().await,
         }
         std::mem::take(&mut self.doubted).into_values().collect()
     }
@@ -245,5 +254,49 @@ fn surroundings<'a>(
         conditions,
         settings: &deps.settings,
         allocation_failure: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+
+    fn pod() -> Arc<Pod> {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some("a".into());
+        Arc::new(pod)
+    }
+
+    fn door(provisional: bool) -> (watch::Sender<Arc<NodeView>>, Door) {
+        let (node, views) = watch::channel(Arc::new(NodeView {
+            provisional,
+            ..NodeView::default()
+        }));
+        let deps = DoorDeps {
+            node: views,
+            ..DoorDeps::of(NodeView::default())
+        };
+        (node, Door::new(deps))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_is_known_is_looked_at_once_more_soon() {
+        let (_node, mut door) = door(false);
+        door.doubt(&pod());
+        assert!(door.second_look().now_or_never().is_none());
+        tokio::time::advance(DOUBT).await;
+        assert_eq!(door.second_look().await, [pod()]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_refused_for_labels_that_only_the_api_server_knows() {
+        let (node, mut door) = door(true);
+        door.doubt(&pod());
+        tokio::time::advance(100 * DOUBT).await;
+        assert!(door.second_look().now_or_never().is_none());
+        assert!(door.is_waiting(&PodUid::from("a")));
+        node.send_replace(Arc::default());
+        assert_eq!(door.second_look().await, [pod()]);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use krablet_linux::WallClock;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -100,9 +101,10 @@ impl RuntimeWatch {
     pub async fn run(mut self) {
         let hurry_until = Instant::now() + self.config.first_for;
         loop {
+            let asked = (Instant::now(), self.clock.now());
             let ready = match self.runtime.report().await {
                 Ok(report) => self.answered(report),
-                Err(error) => self.silent(error),
+                Err(error) => self.silent(error, asked),
             };
             let first = !self.was_ready && Instant::now() < hurry_until;
             let pause = match ready {
@@ -135,15 +137,14 @@ impl RuntimeWatch {
         ready
     }
 
-    /// The words of the first failure stay, and those of the one that made it count as down.
-    fn silent(&mut self, error: String) -> bool {
-        let now = Instant::now();
+    /// The words of the first failure stay, and those of the one that made it count as down. It is silent since it
+    /// was first asked in vain, however long that question took to fail.
+    fn silent(&mut self, error: String, (asked, wall): (Instant, Timestamp)) -> bool {
         if self.silent_since.is_none() {
             warn!(err = error, "The container runtime does not answer");
         }
-        let began = *self.silent_since.get_or_insert(now);
-        let down = now.duration_since(began) >= self.config.down_after;
-        let wall = self.clock.now();
+        let began = *self.silent_since.get_or_insert(asked);
+        let down = began.elapsed() >= self.config.down_after;
         self.board.set(|health| {
             let (since, last) = match &mut health.runtime {
                 RuntimeHealth::Silent { down: known, .. } if *known == down => return,
@@ -171,7 +172,6 @@ fn is_ready(conditions: &RuntimeConditions) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use jiff::Timestamp;
     use krablet_linux::fake::FixedClock;
     use std::collections::VecDeque;
     use std::sync::Mutex;
@@ -245,6 +245,40 @@ mod tests {
         assert_eq!(silent(next().await), Some((true, true)));
         runtime.0.lock().unwrap()[0] = Ok(report(&[]));
         assert_eq!(next().await, ready);
+        task.abort();
+    }
+
+    /// Answers once; then its questions fail only after that long.
+    struct Hangs(Duration, Mutex<bool>);
+
+    #[async_trait]
+    impl RuntimeStatus for Hangs {
+        async fn report(&self) -> Result<RuntimeReport, String> {
+            if !std::mem::replace(&mut *self.1.lock().unwrap(), true) {
+                return Ok(report(&[]));
+            }
+            tokio::time::sleep(self.0).await;
+            Err("Version: no answer within 30s".to_owned())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_hangs_counts_from_when_it_was_asked() {
+        let config = RuntimeWatchConfig::default();
+        let runtime = Arc::new(Hangs(config.down_after, Mutex::default()));
+        let board = HealthBoard::default();
+        let mut told = board.subscribe();
+        let clock = Arc::new(FixedClock::at(Timestamp::UNIX_EPOCH));
+        let (watch, _) = RuntimeWatch::build(config, runtime, clock, board);
+        let task = tokio::spawn(watch.run());
+        told.changed().await.unwrap();
+        told.mark_unchanged();
+        told.changed().await.unwrap();
+        let health = told.borrow().runtime.clone();
+        assert!(
+            matches!(health, RuntimeHealth::Silent { down: true, .. }),
+            "{health:?}"
+        );
         task.abort();
     }
 }

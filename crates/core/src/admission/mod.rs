@@ -48,6 +48,8 @@ pub struct NodeView {
     pub os: String,
     /// Whether the runtime knows supplementalGroupsPolicy.
     pub supplemental_groups_policy: bool,
+    /// What the agent would tell of the node, and nobody else yet: labels that others gave it are missing.
+    pub provisional: bool,
 }
 
 /// What passes: pressure and shutdown.

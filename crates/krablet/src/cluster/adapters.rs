@@ -1,5 +1,8 @@
 //! The runtime in the words of the node.
 
+use std::future::Future;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use krablet_cri::v1;
 use krablet_cri::{ImageClient, ImageService, RuntimeClient, RuntimeService};
@@ -7,14 +10,20 @@ use krablet_node::{
     Handler, Image, Images, RuntimeCondition, RuntimeConditions, RuntimeFacts, RuntimeReport,
     RuntimeStatus,
 };
+use tokio::time::Instant;
+
+/// Calls may take minutes (`runtimeRequestTimeout`), but a runtime that does not say for so long how it is counts as
+/// down.
+const LIMIT: Duration = Duration::from_secs(30);
 
 pub struct RuntimeReports(pub RuntimeClient);
 
 #[async_trait]
 impl RuntimeStatus for RuntimeReports {
     async fn report(&self) -> Result<RuntimeReport, String> {
-        let version = self.0.version().await.map_err(|e| e.to_string())?;
-        let answer = self.0.status().await.map_err(|e| e.to_string())?;
+        let end = Instant::now() + LIMIT;
+        let version = named("Version", end, self.0.version()).await?;
+        let answer = named("Status", end, self.0.status()).await?;
         Ok(RuntimeReport {
             conditions: conditions(answer.status.unwrap_or_default()),
             facts: RuntimeFacts {
@@ -26,6 +35,18 @@ impl RuntimeStatus for RuntimeReports {
                     .map(|features| features.supplemental_groups_policy),
             },
         })
+    }
+}
+
+/// The answer, or what came in its place, with the name of the call.
+async fn named<T>(
+    call: &str,
+    end: Instant,
+    answer: impl Future<Output = Result<T, krablet_cri::Error>>,
+) -> Result<T, String> {
+    match tokio::time::timeout_at(end, answer).await {
+        Ok(answer) => answer.map_err(|e| format!("{call}: {e}")),
+        Err(_) => Err(format!("{call}: no answer within {LIMIT:?}")),
     }
 }
 
@@ -65,5 +86,26 @@ impl Images for HeldImages {
             size: image.size,
         };
         Ok(images.into_iter().map(image).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use krablet_cri::{Code, Error};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_is_told_with_the_name_of_the_call() {
+        let end = Instant::now() + LIMIT;
+        let hangs = std::future::pending::<Result<(), Error>>();
+        let told = named("Version", end, hangs).await;
+        assert_eq!(told.unwrap_err(), "Version: no answer within 30s");
+        let refused = Error::new("Status", Code::Unavailable, "connection refused");
+        let told = named("Status", end, async { Err::<(), _>(refused) }).await;
+        assert_eq!(
+            told.unwrap_err(),
+            "Status: rpc error: code = Unavailable desc = connection refused"
+        );
     }
 }

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
 use krablet_identity::rotation::{self, First, IdentityHandle, Rotation, RotationDeps};
 use krablet_identity::{CertStore, Join, Renewal, Start, StartFiles, begin};
 use krablet_kube::{
-    Api, ApiError, Call, Credentials, HttpApi, HttpApiConfig, IdentityReceiver, Kube, Kubeconfig,
-    Rate, Server, Watch,
+    Api, ApiError, Call, Credentials, Environment, HttpApi, HttpApiConfig, IdentityReceiver, Kube,
+    Kubeconfig, Proxy, Rate, Server, Watch,
 };
 use tokio::sync::watch;
-use tracing::error;
+use tracing::{error, info};
 
 use super::Ground;
 
@@ -120,7 +120,13 @@ fn client(
         burst: u32::try_from(node.kube_api_burst).unwrap_or_default(),
     };
     let server = Server::of(kubeconfig)?;
+    let environment = Environment::of(|name| std::env::var(name).ok());
+    let proxy = Proxy::of(kubeconfig, &environment).map_err(Error::msg)?;
+    if let Some(proxy) = &proxy {
+        info!(%server, %proxy, "The API server is reached through a proxy");
+    }
     let config = HttpApiConfig::new(server, credentials, ground.clock.clone())
+        .proxy(proxy)
         .rate(rate)
         .metrics(ground.calls_out.clone());
     Ok(HttpApi::new(config))

@@ -304,6 +304,13 @@ async fn door(
             if known.is_some() || none_needed {
                 open.send_replace(true);
             }
+            view.send_if_modified(|view| {
+                let settled = known.is_none() && none_needed && view.provisional;
+                if settled {
+                    Arc::make_mut(view).provisional = false;
+                }
+                settled
+            });
             tokio::select! {
                 Ok(()) = node.changed() => {}
                 Ok(()) = synced.changed() => {}
@@ -372,7 +379,10 @@ fn machine(ground: &Ground<'_>) -> Arc<dyn MachineFacts> {
 
 async fn own_view(ground: &Ground<'_>) -> Result<NodeView> {
     let node: Node = node::initial(ground, &*machine(ground)).await?;
-    Ok(node_view(&node))
+    Ok(NodeView {
+        provisional: true,
+        ..node_view(&node)
+    })
 }
 
 impl Ties {
