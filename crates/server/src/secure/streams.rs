@@ -28,6 +28,8 @@ const MAX_STREAMS: usize = 512;
 /// For the runtime to take a connection and to answer on it.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 const BUFFER: usize = 64 * 1024;
+/// For a client to read what was said last: one that is alive pings every five seconds.
+const LINGER: Duration = Duration::from_secs(15);
 /// When to come again to a runtime that serves too many streams: its places are kept for a minute.
 const AGAIN: HeaderValue = HeaderValue::from_static("60");
 /// A command that `/run` runs may take so long.
@@ -321,7 +323,8 @@ fn outgoing(request: &Request, target: &Uri) -> Result<http::Request<Body>, Stri
     asked.body(Body::empty()).map_err(|e| e.to_string())
 }
 
-/// Copies both ways until one side ends, or nothing was said either way for as long as may be.
+/// Copies both ways until one side ends, or nothing was said either way for as long as may be. What the runtime has said reaches
+/// the client, also if the runtime hears nothing any more.
 async fn couple(
     client: impl AsyncRead + AsyncWrite + Unpin,
     runtime: impl AsyncRead + AsyncWrite + Unpin,
@@ -339,33 +342,61 @@ async fn couple(
             }
         }
     };
-    tokio::select! {
-        biased;
-        () = copy(&mut from_runtime, &mut to_client, &said) => {
-            // All of it is said.
-            let _ = to_client.shutdown().await;
+    let asked = async {
+        if let Ended::Writing = copy(&mut from_client, &mut to_runtime, &said).await {
+            // It has closed, and what it said last is on its way.
+            discard(&mut from_client).await;
         }
-        () = copy(&mut from_client, &mut to_runtime, &said) => {}
-        () = quiet, if !idle.is_zero() => {}
+    };
+    let all_said = tokio::select! {
+        biased;
+        ended = copy(&mut from_runtime, &mut to_client, &said) => ended == Ended::Reading,
+        () = asked => false,
+        () = quiet, if !idle.is_zero() => false,
+    };
+    drop((from_runtime, to_runtime));
+    if all_said {
+        let _ = to_client.shutdown().await;
+        // Who lets go of a connection with something unread in it resets it, and the client loses what it has yet to read.
+        linger(&mut from_client).await;
     }
+}
+
+/// Which side of a copy ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Reading,
+    Writing,
 }
 
 async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     said: &watch::Sender<Instant>,
-) {
+) -> Ended {
     let mut buffer = vec![0; BUFFER];
     loop {
         let count = match from.read(&mut buffer).await {
-            Ok(0) | Err(_) => return,
+            Ok(0) | Err(_) => return Ended::Reading,
             Ok(count) => count,
         };
         said.send_replace(Instant::now());
         if to.write_all(&buffer[..count]).await.is_err() || to.flush().await.is_err() {
-            return;
+            return Ended::Writing;
         }
     }
+}
+
+/// Until nothing more can come.
+async fn discard(from: &mut (impl AsyncRead + Unpin)) {
+    let mut buffer = [0; 512];
+    while !matches!(from.read(&mut buffer).await, Ok(0) | Err(_)) {}
+}
+
+/// The same, but who has been silent for long enough will not ask any more.
+async fn linger(from: &mut (impl AsyncRead + Unpin)) {
+    let mut buffer = [0; 512];
+    while matches!(timeout(LINGER, from.read(&mut buffer)).await, Ok(Ok(1..))) {}
 }
 
 #[cfg(test)]

@@ -1,3 +1,7 @@
+use std::io::{self, Cursor};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -18,6 +22,7 @@ async fn two_ends_are_one_line_until_one_lets_go() {
     let mut rest = Vec::new();
     here.read_to_end(&mut rest).await.unwrap();
     assert_eq!(rest, b"told");
+    drop(here);
     line.await.unwrap();
 }
 
@@ -30,6 +35,81 @@ async fn a_client_that_goes_frees_the_runtime() {
     line.await.unwrap();
     let mut rest = Vec::new();
     there.read_to_end(&mut rest).await.unwrap();
+}
+
+/// A pair of sockets: unlike pipes in memory they know resets.
+async fn sockets() -> (TcpStream, TcpStream) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let there = TcpStream::connect(listener.local_addr().unwrap());
+    let (here, there) = tokio::join!(listener.accept(), there);
+    (here.unwrap().0, there.unwrap())
+}
+
+/// A runtime that has said all it has to say, and takes nothing any more.
+struct Closed;
+
+impl AsyncWrite for Closed {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_said_last_arrives_though_nobody_listens_any_more() {
+    let (mut here, client) = tokio::io::duplex(64);
+    let said = vec![7; 10_000];
+    let runtime = tokio::io::join(Cursor::new(said.clone()), Closed);
+    let line = tokio::spawn(couple(client, runtime, HOUR));
+    here.write_all(b"ping").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut rest = Vec::new();
+    here.read_to_end(&mut rest).await.unwrap();
+    assert!(rest == said, "{} of {}", rest.len(), said.len());
+    drop(here);
+    line.await.unwrap();
+}
+
+/// What is on its way to a client that pings meanwhile is not reset.
+#[tokio::test]
+async fn a_client_may_ping_until_it_has_read_all() {
+    let (mut here, client) = sockets().await;
+    let said = vec![7; 8 << 20];
+    let runtime = tokio::io::join(Cursor::new(said.clone()), tokio::io::sink());
+    let line = tokio::spawn(couple(client, runtime, HOUR));
+    let mut rest = Vec::new();
+    let mut piece = vec![0; 100 << 10];
+    loop {
+        here.write_all(b"ping").await.unwrap();
+        match here.read(&mut piece).await.unwrap() {
+            0 => break,
+            count => rest.extend_from_slice(&piece[..count]),
+        }
+    }
+    assert!(rest == said, "{} of {}", rest.len(), said.len());
+    drop(here);
+    line.await.unwrap();
+}
+
+/// A client that stays and is silent holds nothing for long.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_ever_for_a_client_to_go() {
+    let begun = Instant::now();
+    let (mut here, client) = tokio::io::duplex(64);
+    let (there, runtime) = tokio::io::duplex(64);
+    let line = tokio::spawn(couple(client, runtime, HOUR));
+    drop(there);
+    tokio::time::sleep(LINGER / 2).await;
+    here.write_all(b"ping").await.unwrap();
+    line.await.unwrap();
+    assert_eq!(begun.elapsed(), LINGER + LINGER / 2);
 }
 
 #[tokio::test(start_paused = true)]
