@@ -90,10 +90,20 @@ impl Common for Member {
 impl Member {
     /// The first node of a control plane of its own, ready.
     pub async fn founding(options: ControlPlaneOptions, name: &str) -> Self {
-        let plane = Rc::new(ControlPlane::up(options).await.unwrap());
-        let mut member = Self::prepare(plane, Places::new(), None, name, Joining::default()).await;
+        let mut member = Self::prepared_founding(options, name, |_| Joining::default()).await;
         member.start().await;
         member
+    }
+
+    /// The same with its agent not started yet, and joining as that control plane lets it.
+    pub async fn prepared_founding(
+        options: ControlPlaneOptions,
+        name: &str,
+        joining: impl FnOnce(&ControlPlane) -> Joining,
+    ) -> Self {
+        let plane = Rc::new(ControlPlane::up(options).await.unwrap());
+        let joining = joining(&plane);
+        Self::prepare(plane, Places::new(), None, name, joining).await
     }
 
     /// Another node of the same control plane, ready. There are never many of them at once.
@@ -267,6 +277,18 @@ impl Member {
         self.stage.wait_long(deadline, name, &what, check).await
     }
 
+    /// Waits until the heartbeat was written after that moment, in seconds of the epoch.
+    pub async fn beats_after(&self, moment: i64) {
+        self.wait("lease", "is renewed", async || {
+            let renewed = self.lease().await?.spec.unwrap_or_default().renew_time;
+            match renewed.as_ref().is_some_and(|t| t.0.as_second() > moment) {
+                true => Ok(()),
+                false => Err(format!("{renewed:?}, wanted after {moment}")),
+            }
+        })
+        .await;
+    }
+
     /// Waits until `check` finds in the pod what it looks for.
     pub async fn until<T>(
         &self,
@@ -373,7 +395,9 @@ impl Member {
 
     /// Waits until nothing at all is left on the node.
     pub async fn empty(&self) {
+        let mut freed = BTreeSet::new();
         self.wait_long(2 * LONG, "node", "nothing is left", async || {
+            self.stage.free_cut_off_starts(&mut freed).await;
             let mut left = self.stage.in_runtime().await;
             for dir in [
                 self.stage.krablet.root_dir().join("pods"),
@@ -427,6 +451,15 @@ impl Member {
     pub async fn kubectl(&self, arguments: &[&str]) -> String {
         self.plane.kubectl(arguments).await.unwrap()
     }
+}
+
+/// The present, by the clock that certificates and leases go by, in seconds of the epoch.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "what is compared with it was written by other processes"
+)]
+pub fn now() -> i64 {
+    k8s_openapi::jiff::Timestamp::now().as_second()
 }
 
 pub fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {

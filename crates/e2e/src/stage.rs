@@ -1,5 +1,6 @@
 //! A bed with an agent, and the questions scenarios ask of the two.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -324,6 +325,21 @@ impl Stage {
             .collect();
         running.sort();
         running
+    }
+
+    /// Restarts the runtime if it refuses to remove a container for a task that its CRI service does not know of: once for each,
+    /// and the agent tries again in its next round. A start that is cut off with the agent can leave such a task behind, and
+    /// containerd looks for them only when it starts.
+    pub async fn free_cut_off_starts(&self, freed: &mut BTreeSet<String>) {
+        let log = self.krablet.log();
+        let refused = log.split("cannot delete running task ").skip(1);
+        let ids = refused.map(|text| text.chars().take_while(char::is_ascii_hexdigit).collect());
+        let new: BTreeSet<String> = ids.filter(|id| !freed.contains(id)).collect();
+        if !new.is_empty() {
+            freed.extend(new);
+            self.bed.stop_containerd().await.unwrap();
+            self.bed.start_containerd().await.unwrap();
+        }
     }
 
     /// Everything in the runtime, in words; for when nothing may be left.

@@ -22,7 +22,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 /// When the certificate in this file ends, in seconds of the epoch.
-fn ends(pem: &Path) -> i64 {
+pub fn ends(pem: &Path) -> i64 {
     let text = std::fs::read(pem).unwrap();
     let mut blocks = Pem::iter_from_buffer(&text).map(Result::unwrap);
     let certificate = blocks.find(|block| block.label == "CERTIFICATE").unwrap();

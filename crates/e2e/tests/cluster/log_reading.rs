@@ -200,17 +200,25 @@ fn note_rotated(dir: &Path, moments: &mut BTreeSet<String>) {
     }
 }
 
+/// Lines of a batch. The container begins one when the reader is through with the last but one, so that a slow reader finds
+/// every file it has yet to read.
+const BATCH: u64 = 1000;
+
 async fn across_rotations(node: &Member) {
     let pod = "rotated";
     let filler = "x".repeat(80);
     let script = format!(
-        "echo begin; until [ -e /scratch/go ]; do sleep 0.1; done; n=0; \
+        "echo begin; n=0; b=0; \
          until [ -e /scratch/stop ]; do \
-           i=0; while [ $i -lt 100 ]; do echo line $n {filler}; n=$((n+1)); i=$((i+1)); done; sleep 0.05; \
+           until [ -e /scratch/go-$b ]; do sleep 0.05; done; b=$((b+1)); e=$((n+{BATCH})); \
+           while [ $n -lt $e ]; do \
+             i=0; while [ $i -lt 100 ]; do echo line $n {filler}; n=$((n+1)); i=$((i+1)); done; sleep 0.05; \
+           done; \
          done; echo end $n"
     );
     let made = node.run(&noted(node, pod, &script)).await;
     let scratch = node.stage.scratch(pod);
+    let go = |batch: u64| fs::write(scratch.join(format!("go-{batch}")), "").unwrap();
     let dir = log_directory(node, pod, &status::uid(&made));
     let (mut child, mut lines) = follow(node, pod);
     assert_eq!(next(&mut lines).await.as_deref(), Some("begin"));
@@ -229,10 +237,13 @@ async fn across_rotations(node: &Member) {
             }
             assert_eq!(line, format!("line {count} {filler}"));
             count += 1;
+            if count % BATCH == 0 {
+                go(count / BATCH + 1);
+            }
         }
     };
     let write = async {
-        fs::write(scratch.join("go"), "").unwrap();
+        (0..2).for_each(go);
         let mut moments = BTreeSet::new();
         node.wait(pod, "its log is rotated four times", async || {
             note_rotated(&dir, &mut moments);
@@ -260,6 +271,20 @@ fn read_by_agent(node: &Member) -> u64 {
     read.unwrap().trim().parse().unwrap()
 }
 
+fn enlarge(file: &Path) {
+    let line = |n: u64| format!("2026-01-02T03:04:05.000000006Z stdout F line {n:0>100}\n");
+    let log = File::options().append(true).open(file).unwrap();
+    let mut log = std::io::BufWriter::with_capacity(1 << 20, log);
+    let lines = LARGE / line(0).len() as u64;
+    (0..lines).for_each(|n| log.write_all(line(n).as_bytes()).unwrap());
+    log.write_all(b"2026-01-02T03:04:06.000000006Z stdout F last but one\n")
+        .unwrap();
+    log.write_all(b"2026-01-02T03:04:07.000000006Z stderr F last\n")
+        .unwrap();
+    log.flush().unwrap();
+    assert!(fs::metadata(file).unwrap().len() >= LARGE - 1000);
+}
+
 /// The log of a container that has ended, which nobody rotates any more.
 async fn end_of_a_large_one(node: &Member) {
     let pod = "large-log";
@@ -267,19 +292,10 @@ async fn end_of_a_large_one(node: &Member) {
     node.phase(pod, "Succeeded").await;
     shows(node, pod, &[], "first\n").await;
     let file = log_directory(node, pod, &status::uid(&made)).join("0.log");
-    let line = |n: u64| format!("2026-01-02T03:04:05.000000006Z stdout F line {n:0>100}\n");
-    {
-        let file = File::options().append(true).open(&file).unwrap();
-        let mut file = std::io::BufWriter::with_capacity(1 << 20, file);
-        let lines = LARGE / line(0).len() as u64;
-        (0..lines).for_each(|n| file.write_all(line(n).as_bytes()).unwrap());
-        file.write_all(b"2026-01-02T03:04:06.000000006Z stdout F last but one\n")
-            .unwrap();
-        file.write_all(b"2026-01-02T03:04:07.000000006Z stderr F last\n")
-            .unwrap();
-        file.flush().unwrap();
-    }
-    assert!(fs::metadata(&file).unwrap().len() >= LARGE - 1000);
+    // Scenarios share a thread.
+    tokio::task::spawn_blocking(move || enlarge(&file))
+        .await
+        .unwrap();
     let before = read_by_agent(node);
     for (options, expected) in [
         (&["--tail=2"][..], "last but one\nlast\n"),

@@ -13,7 +13,11 @@ mod debug;
 mod deletions;
 mod door;
 mod environment;
+mod ephemeral_volumes;
 mod hand_over;
+mod hanging;
+mod held_mounts;
+mod identities;
 mod images;
 mod inside;
 mod join;
@@ -25,6 +29,7 @@ mod more_volumes;
 mod names;
 mod network_volumes;
 mod node;
+mod node_settings;
 mod outages;
 mod pods;
 mod ports;
@@ -37,8 +42,11 @@ mod server;
 mod server_more;
 mod server_state;
 mod stats;
+mod strategies;
 mod terminals;
 mod users;
+mod verification;
+mod volume_events;
 mod volumes;
 mod workloads;
 
@@ -79,6 +87,9 @@ fn main() -> ExitCode {
             volumes::identity_of_a_pod,
             volumes::an_image_as_a_volume,
             volumes::tokens_are_whole_while_they_are_renewed,
+            held_mounts::are_waited_for,
+            volume_events::a_group_that_others_did_not_give,
+            strategies::get,
             images::a_pull_secret_right_wrong_and_mended,
             images::tokens_and_digests,
             images::names_policies_and_failures,
@@ -86,6 +97,9 @@ fn main() -> ExitCode {
             images::credential_providers,
             pulls::credentials_of_the_node,
             pulls::side_by_side,
+            verification::always,
+            verification::never,
+            verification::all_but_a_list,
             images::runtime_classes,
             images::unused_images_go_by_age,
             images::unused_images_go_for_space,
@@ -167,15 +181,27 @@ fn main() -> ExitCode {
             hand_over::from_the_kubelet_and_back,
             reboot::with_an_api_server,
             join::embedded_pair_is_adopted,
+            identities::expired_certificate_joins_anew,
+            identities::by_an_exec_plugin,
+            identities::through_a_proxy,
+            node_settings::registered_by_somebody_else,
+            node_settings::of_an_external_cloud,
+            node_settings::of_two_families,
+            hanging::runtime_is_named,
+            hanging::one_pod_is_no_reason,
             join::wrong_authority_is_told_and_retried,
             join::refused_request_is_told;
         alone:
             environment::watches_go_with_their_pods,
+            strategies::cache,
+            ephemeral_volumes::with_the_real_controllers,
             more_volumes::authorities_of_the_cluster,
             join::certificate_is_renewed_under_a_watch,
             outages::api_server_is_away_under_churn,
             outages::starts_without_an_api_server,
             outages::etcd_is_wiped,
+            hanging::api_server_is_waited_for,
+            identities::by_a_token_file,
             access::without_an_api_server,
             reboot::without_an_api_server;
     };

@@ -48,7 +48,7 @@ async fn goes(node: &Member, name: &str, uid: &str) {
     .await;
 }
 
-async fn comes_and_goes(node: &Member, name: &str) {
+pub async fn comes_and_goes(node: &Member, name: &str) {
     let uid = status::uid(&comes(node, name).await);
     goes(node, name, &uid).await;
 }

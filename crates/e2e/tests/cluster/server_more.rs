@@ -107,16 +107,30 @@ pub async fn checkpoints(node: &Member) {
 
 /// Two hundred megabytes there and back.
 pub async fn large_copy(node: &Member) {
-    node.run(&single("large", shell("main", "exec tail -f /dev/null")))
-        .await;
+    // The runtime and the API server close behind their last byte, and kubectl's next ping resets what is still on its way from
+    // them; a command that goes on for a while has it read by then.
+    let slow = r#"busybox tar "$@"; code=$?; sleep 3; exit $code"#;
+    let script = format!(
+        "rm -f /bin/tar; printf '#!/bin/sh\\n%s\\n' '{slow}' > /bin/tar; chmod +x /bin/tar; exec tail -f /dev/null"
+    );
+    node.run(&single("large", shell("main", &script))).await;
     let here = node.dir().join("large");
     let back = node.dir().join("large-back");
-    let bytes: Vec<u8> = (0..50_000_000_u32).flat_map(u32::to_le_bytes).collect();
-    std::fs::write(&here, &bytes).unwrap();
+    let made = here.clone();
+    // Scenarios share a thread.
+    let made = tokio::task::spawn_blocking(move || {
+        let bytes: Vec<u8> = (0..50_000_000_u32).flat_map(u32::to_le_bytes).collect();
+        std::fs::write(&made, &bytes).unwrap();
+        bytes
+    });
+    let bytes = made.await.unwrap();
     let there = "default/large:/tmp/large";
     node.kubectl(&["cp", here.to_str().unwrap(), there]).await;
     node.kubectl(&["cp", there, back.to_str().unwrap()]).await;
-    assert!(std::fs::read(&back).unwrap() == bytes, "the copy differs");
+    assert!(
+        tokio::fs::read(&back).await.unwrap() == bytes,
+        "the copy differs"
+    );
     for file in [here, back] {
         std::fs::remove_file(file).unwrap();
     }

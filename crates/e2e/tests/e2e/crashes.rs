@@ -1,11 +1,13 @@
 //! The agent killed at ten moments of a start and of a stop.
 
+use std::collections::BTreeSet;
+
 use krablet_cri::RuntimeService;
 use krablet_cri::v1::{ContainerState, PodSandboxState};
 use krablet_e2e::manifest::{pod, scratch_volume, scratched, shell, single, tool, with};
 use krablet_e2e::moments::{Moment, doubled, reach};
 use krablet_e2e::stage::NODE;
-use krablet_e2e::{Stage, status};
+use krablet_e2e::{LONG, Stage, status};
 use serde_json::{Value, json};
 
 const BYSTANDERS: [&str; 2] = ["bystander-a", "bystander-b"];
@@ -316,8 +318,10 @@ async fn all_gone(stage: &Stage, victims: &str) {
     for name in BYSTANDERS {
         kept.push(status::uid(&stage.running(name).await));
     }
+    let mut freed = BTreeSet::new();
     stage
-        .wait(victims, "nothing is left", async || {
+        .wait_long(2 * LONG, victims, "nothing is left", async || {
+            stage.free_cut_off_starts(&mut freed).await;
             let left: Vec<String> = stage
                 .in_runtime()
                 .await

@@ -11,6 +11,7 @@ mod crashes;
 mod crowds;
 mod life;
 mod node;
+mod object_volumes;
 mod objects;
 mod order;
 mod outages;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
             node::metrics_are_served;
         alone:
             objects::from_a_directory,
+            object_volumes::follow_a_directory,
             crashes::killed_at_ten_moments_of_a_stop,
             crashes::killed_at_ten_moments_of_a_start,
             crashes::changes_across_a_crash_do_not_overlap,
