@@ -165,8 +165,12 @@ pub fn apiserver(site: &Site, more: &[String]) -> Vec<String> {
 }
 
 pub fn controller_manager(site: &Site, signing: Option<Duration>, more: &[String]) -> Vec<String> {
+    // Those that somebody asks for are not idle.
+    let lists = more.iter().filter_map(|a| a.strip_prefix("--controllers="));
+    let asked_for: Vec<&str> = lists.flat_map(|list| list.split(',')).collect();
     let idle = IDLE_CONTROLLERS
         .iter()
+        .filter(|name| !asked_for.contains(name))
         .fold(String::new(), |mut list, name| {
             let _ = write!(list, ",-{name}");
             list
@@ -246,6 +250,19 @@ mod tests {
         let arguments = controller_manager(&site(), minute, &more);
         assert!(arguments.contains(&"--cluster-signing-duration=60s".to_owned()));
         assert_eq!(last(arguments).as_deref(), Some("--v=4"));
+    }
+
+    #[test]
+    fn controllers_that_are_asked_for_run() {
+        let more = ["--controllers=ephemeral-volume-controller,-ttl-controller".to_owned()];
+        let controllers = |more: &[String]| {
+            let arguments = controller_manager(&site(), None, more);
+            let mut lists = arguments.into_iter();
+            lists.find(|a| a.starts_with("--controllers=*")).unwrap()
+        };
+        assert!(controllers(&[]).contains(",-ephemeral-volume-controller,"));
+        assert!(!controllers(&more).contains("ephemeral-volume-controller"));
+        assert!(controllers(&more).contains(",-endpoints-controller,"));
     }
 
     #[test]
