@@ -434,7 +434,8 @@ pub async fn killed_in_between(main: &Member) {
     assert_eq!(held(&node, &uid, Some(&id)), wanted);
     let after = resized(&node, "restarting", "main", &last).await;
     let (id, restarts) = id_and_restarts(&after, "main");
-    assert!((1..=7).contains(&restarts), "{restarts}");
+    // One whose start was cut off with an agent is made anew, and that counts, too.
+    assert!((1..=14).contains(&restarts), "{restarts}");
     let uid = status::uid(&after);
     assert_eq!(held(&node, &uid, Some(&id)), wanted);
     for name in ["plain", "restarting"] {
