@@ -19,6 +19,10 @@ impl Samples {
         self.0.extend(others.0);
     }
 
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Zero of none.
     pub fn greatest(&self) -> f64 {
         self.0.iter().copied().fold(0.0, f64::max)

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use futures::StreamExt as _;
-use futures::future::try_join_all;
 use krablet_kube::{Api, Call, Verb};
 use krablet_testbed::free_port;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, interval};
 
 use super::agent::{Agent, Kind};
 use super::course::{appear, disappear};
+use super::followers;
 use super::ground::{self, Ground};
 use super::link::{self, Link};
 use super::ports::{self, Transfers};
@@ -22,7 +21,6 @@ use super::sight::PodSight;
 use super::streams;
 use crate::node::rest;
 use crate::options::{Options, SERVER};
-use crate::pods;
 use crate::report::Row;
 use crate::stats::Samples;
 
@@ -44,9 +42,6 @@ const SETTLE: Duration = Duration::from_millis(250);
 const LEAST: f64 = 1e-4;
 /// As monitoring systems do.
 const CADENCE: Duration = Duration::from_secs(15);
-const FOLLOWERS: usize = 50;
-/// Lines of the log they follow, in as many seconds as there are ten thousand of them.
-const LINES: usize = 100_000;
 
 pub async fn measure(options: &Options) -> Result<Vec<Row>> {
     let ground = Ground::up().await?;
@@ -170,7 +165,11 @@ async fn of_agent(ground: &Ground, link: &Link, options: &Options, kind: Kind) -
     let more = async {
         results.transfers = transfers(ground, link, kind, port).await?;
         if kind == Kind::Krablet {
-            results.own.extend(followers(ground, &agent, port).await?);
+            let api = api(&ground.bed.dir().join(kind.name()), port)?;
+            results
+                .own
+                .extend(followers::crowd(ground, &agent, &api).await?);
+            results.own.push(followers::delay(ground, &api).await?);
         }
         anyhow::Ok(())
     };
@@ -282,62 +281,4 @@ async fn transfers(ground: &Ground, link: &Link, kind: Kind, port: u16) -> Resul
     let times = ports::transfers(&ground.bed, link, port).await?;
     disappear(ground, &mut sight, 1).await?;
     Ok(times)
-}
-
-/// A container that writes ten thousand lines a second, and a crowd that follows it from its beginning to its end.
-async fn followers(ground: &Ground, agent: &Agent, port: u16) -> Result<Vec<Row>> {
-    let api = api(&ground.bed.dir().join(Kind::Krablet.name()), port)?;
-    let writer = |index| {
-        let mut pod = ground::quiet(index);
-        let script = format!(
-            "i=0; while [ $i -lt {} ]; do /bin/busybox seq $((i * 10000 + 1)) $((i * 10000 + 10000)); i=$((i + 1)); sleep 1; done; sleep 5",
-            LINES / 10_000
-        );
-        pod["spec"]["restartPolicy"] = json!("Never");
-        pod["spec"]["containers"][0]["command"] = json!(["/bin/sh", "-c", script]);
-        pod["spec"]["containers"][0]["args"] = Value::Null;
-        pod
-    };
-    let mut sight = PodSight::begin(&ground.kube, &ground.bed, Kind::Krablet.name()).await?;
-    appear(ground, Kind::Krablet.name(), &mut sight, 1, writer).await?;
-    let path = format!("/containerLogs/default/{}/main", pods::name(0));
-    let follow = |_| follow(api.clone(), path.clone());
-    let crowd = try_join_all((0..FOLLOWERS).map(follow));
-    tokio::pin!(crowd);
-    let mut most = 0;
-    let mut glances = interval(Duration::from_millis(100));
-    let lost = loop {
-        tokio::select! {
-            biased;
-            lost = &mut crowd => break lost?,
-            _ = glances.tick() => most = most.max(agent.rss()?),
-        }
-    };
-    disappear(ground, &mut sight, 1).await?;
-    let what = format!("{FOLLOWERS} followers of 10,000 lines a second");
-    let lost = lost.iter().sum::<usize>() as f64;
-    let lost = Row::new(SERVER, format!("{what}: lines lost"), lost, "lines");
-    let memory = most as f64 / 1e6;
-    let memory = Row::new(SERVER, format!("{what}: resident memory"), memory, "MB");
-    Ok(vec![lost.at_most(0.0), memory.at_most(40.0)])
-}
-
-/// How many lines are missing, or not in their place.
-async fn follow(api: Arc<dyn Api>, path: String) -> Result<usize> {
-    let call = Call::new(Verb::Get, path).query("follow", "true");
-    let mut lines = api.watch(call).await?;
-    let mut next = 1;
-    let mut wrong = 0;
-    while let Some(line) = lines.next().await {
-        let line = line?;
-        let number: Option<usize> = std::str::from_utf8(&line)
-            .ok()
-            .and_then(|text| text.trim().parse().ok());
-        match number {
-            Some(number) if number == next => {}
-            _ => wrong += 1,
-        }
-        next += 1;
-    }
-    Ok(wrong + (LINES + 1).saturating_sub(next))
 }
