@@ -231,8 +231,12 @@ impl Accounts {
             starts.observe_duration(total);
             if !starts::is_stateful(pod) {
                 let apart = account.images.total() + starts::init_time(pod, new);
+                let own = total.saturating_sub(apart);
                 let starts = &self.metrics.pod_start_sli_duration;
-                starts.observe_duration(total.saturating_sub(apart));
+                starts.observe_duration(own);
+                if !starts::has_host_network(pod) {
+                    self.metrics.first_network_pod_start.offer(own);
+                }
             }
         }
     }

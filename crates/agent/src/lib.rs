@@ -170,7 +170,7 @@ impl Agent {
         let started = Arc::new(Notify::new());
         let views = observer_handle.clone();
         let rotation = wiring::rotation(config.rotation, &deps, views, started.clone());
-        let records = wiring::pull_records(&config.runtime, &deps);
+        let records = wiring::pull_records(&config.runtime, &deps, &metrics);
         let mounted = desired.clone();
         let image_gc = wiring::image_gc(&config.runtime, &deps, &metrics, records.clone(), mounted);
         let classes = ClassTeller::default();

@@ -100,11 +100,16 @@ pub(crate) fn rotation(
 }
 
 /// Who may have which image, if that is to be known.
-pub(crate) fn pull_records(config: &RuntimeConfig, deps: &AgentDeps) -> Option<Arc<PullRecords>> {
+pub(crate) fn pull_records(
+    config: &RuntimeConfig,
+    deps: &AgentDeps,
+    metrics: &Metrics,
+) -> Option<Arc<PullRecords>> {
     let policy = config.images.verification.clone()?;
     let (files, clock) = (deps.files.clone(), deps.clock.clone());
     let root = config.paths.root.path();
-    Some(Arc::new(PullRecords::new(policy, root, files, clock)))
+    let records = PullRecords::new(policy, root, files, clock);
+    Some(Arc::new(records.counting(metrics.images.clone())))
 }
 
 pub(crate) fn image_gc(

@@ -28,17 +28,27 @@ const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
 const V1_DEPRECATED: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. Please migrate to cgroup v2. More information at https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 /// A wrong driver would put pods where nobody looks for them: a passing error is waited for.
 const DRIVER_TRIES: u32 = 3;
+/// From this version on upstream knows no other way to find the driver than to ask the runtime.
+const DRIVER_MUST_BE_TOLD: &str = "1.37.0";
 const DRIVER_RETRY: Duration = Duration::from_secs(1);
 /// Until pods use less than all of them may have.
 const RETRY: Duration = Duration::from_secs(60);
+
+/// How the cgroups of this machine are made.
+pub struct Detected {
+    pub cgroups: Arc<HostCgroups>,
+    /// The version of Kubernetes that will not work with this runtime any more, because it does not tell its driver.
+    pub losing_support: Option<&'static str>,
+}
 
 /// The runtime's own cgroup driver counts; the configured one is for runtimes that cannot tell.
 pub async fn detect(
     config: &KubeletConfiguration,
     client: &dyn RuntimeService,
-) -> Result<Arc<HostCgroups>> {
+) -> Result<Detected> {
     let cgroups = &config.cgroups;
-    let driver = match told_driver(client).await? {
+    let told = told_driver(client).await?;
+    let driver = match told.driver() {
         Some(0) => CgroupDriver::Systemd,
         Some(_) => CgroupDriver::Cgroupfs,
         None if cgroups.cgroup_driver == "systemd" => CgroupDriver::Systemd,
@@ -48,16 +58,44 @@ pub async fn detect(
         .await
         .context("cannot read the cgroups of this machine")?;
     check_host(config, &host)?;
-    Ok(Arc::new(host))
+    Ok(Detected {
+        cgroups: Arc::new(host),
+        losing_support: told.losing_support(),
+    })
 }
 
-/// What the runtime says; nothing if it is too old to be asked.
-async fn told_driver(client: &dyn RuntimeService) -> Result<Option<i32>> {
+/// What the runtime says of its cgroup driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Driver(i32),
+    /// It can be asked, and says nothing of Linux.
+    Nothing,
+    /// It is too old to be asked.
+    Unimplemented,
+}
+
+impl Told {
+    fn driver(self) -> Option<i32> {
+        match self {
+            Self::Driver(driver) => Some(driver),
+            Self::Nothing | Self::Unimplemented => None,
+        }
+    }
+
+    fn losing_support(self) -> Option<&'static str> {
+        (self == Self::Unimplemented).then_some(DRIVER_MUST_BE_TOLD)
+    }
+}
+
+async fn told_driver(client: &dyn RuntimeService) -> Result<Told> {
     let mut tries = 1;
     loop {
         match client.runtime_config().await {
-            Ok(told) => return Ok(told.linux.map(|linux| linux.cgroup_driver)),
-            Err(e) if e.is_unimplemented() => return Ok(None),
+            Ok(told) => {
+                let driver = told.linux.map(|linux| Told::Driver(linux.cgroup_driver));
+                return Ok(driver.unwrap_or(Told::Nothing));
+            }
+            Err(e) if e.is_unimplemented() => return Ok(Told::Unimplemented),
             Err(e) if tries == DRIVER_TRIES => {
                 return Err(e).context("the runtime does not tell its cgroup driver");
             }
@@ -291,6 +329,19 @@ mod tests {
     fn loaded(args: &[&str]) -> Loaded {
         let args: Vec<OsString> = args.iter().map(Into::into).collect();
         krablet_config::load(&args, &krablet_config::StdFiles).unwrap()
+    }
+
+    #[test]
+    fn who_is_not_supported_much_longer() {
+        for (told, driver, losing) in [
+            (Told::Driver(0), Some(0), None),
+            (Told::Driver(1), Some(1), None),
+            (Told::Nothing, None, None),
+            (Told::Unimplemented, None, Some("1.37.0")),
+        ] {
+            let found = (told.driver(), told.losing_support());
+            assert_eq!(found, (driver, losing), "{told:?}");
+        }
     }
 
     #[test]

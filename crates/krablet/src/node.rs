@@ -27,7 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use crate::cgroups::{self, Division};
+use crate::cgroups::{self, Detected, Division};
 use crate::cluster::{self, Ground, Invitation, Known, Ties};
 use crate::doors::{ClusterDoor, Doors};
 use crate::logging::Verbosity;
@@ -97,6 +97,7 @@ struct Place {
     deps: AgentDeps,
     ties: Option<Ties>,
     cgroup_version: CgroupVersion,
+    losing_support: Option<&'static str>,
     /// The machine's own addresses.
     ips: Vec<IpAddr>,
 }
@@ -116,7 +117,10 @@ impl Place {
         let own_ips = cluster::own_ips(ground, &node_config);
         let (runtime_name, ips) = tokio::join!(runtime_name(&ground.runtime), own_ips);
         let recursive_read_only = can_mount_recursively_read_only(&ground.runtime).await;
-        let cgroups = cgroups::detect(&loaded.config, &ground.runtime).await?;
+        let Detected {
+            cgroups,
+            losing_support,
+        } = cgroups::detect(&loaded.config, &ground.runtime).await?;
         let tasks = &mut parts.tasks;
         division.enforce(&cgroups, &ground.recorder, tasks).await?;
         let known = Known {
@@ -155,6 +159,7 @@ impl Place {
             deps,
             ties: member.ties,
             cgroup_version,
+            losing_support,
             ips,
         })
     }
@@ -203,6 +208,7 @@ struct Node {
     certificate: Option<IdentityHandle>,
     counts: Option<ClusterCounts>,
     cgroup_version: CgroupVersion,
+    losing_support: Option<&'static str>,
     ips: Vec<IpAddr>,
 }
 
@@ -264,6 +270,7 @@ impl Node {
             certificate,
             counts,
             cgroup_version,
+            losing_support: place.losing_support,
             ips: place.ips,
         }
     }
@@ -279,6 +286,7 @@ impl Node {
         let facts = Facts {
             node_name: ground.name.to_owned(),
             cgroup_version: self.cgroup_version,
+            losing_support: self.losing_support,
             gates: loaded.gates.clone(),
         };
         let (recorder, clock) = (ground.recorder.clone(), ground.clock.clone());

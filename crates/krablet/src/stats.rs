@@ -65,6 +65,7 @@ pub fn build(sources: Sources<'_>) -> Arc<Figures> {
             images: sources.deps.images.clone(),
             machine: Arc::new(HostFacts::new(sources.root.path())),
             clock: sources.deps.clock.clone(),
+            measured: sources.handle.metrics.volumes.measured.clone(),
         },
     );
     Arc::new(Figures {

@@ -1,6 +1,6 @@
 //! The system calls behind [`crate::HostFiles`], one blocking function each.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -65,6 +65,22 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<Entry>> {
         }
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// Asks nothing of what is behind the names, which may hang.
+pub(crate) fn names(dir: &Path) -> io::Result<Vec<OsString>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = fs::open(dir, flags, Mode::empty()).map_err(naming("open directory", dir))?;
+    let mut found = Vec::new();
+    for item in Dir::read_from(&fd).map_err(naming("read directory", dir))? {
+        let item = item.map_err(naming("read directory", dir))?;
+        let name = item.file_name();
+        if !is_dot(name) {
+            found.push(OsStr::from_bytes(name.to_bytes()).to_owned());
+        }
+    }
+    found.sort();
     Ok(found)
 }
 

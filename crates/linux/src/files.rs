@@ -1,6 +1,7 @@
 //! File operations the agent needs, no more. Asynchronous, because a path may lie on a file system
 //! that hangs; the real implementation keeps such calls off the async threads.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -52,6 +53,14 @@ pub trait Files: Send + Sync {
     async fn lstat(&self, path: &Path) -> io::Result<Entry>;
     /// Entries of a directory by name, sorted; not recursive; not following symlinks.
     async fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+    /// The names of a directory's entries, sorted. Nothing is asked of the entries themselves: one may be a mount that
+    /// hangs.
+    async fn names(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        let entries = self.list(dir).await?.into_iter();
+        Ok(entries
+            .filter_map(|e| e.path.file_name().map(ToOwned::to_owned))
+            .collect())
+    }
     /// At most `limit` bytes from the start; an error of kind `FileTooLarge` if there are more.
     async fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>>;
     /// Like `read`, of a regular file below a directory that others write to: no link leads out of it.
@@ -127,6 +136,11 @@ impl Files for HostFiles {
     async fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
         let dir = dir.to_owned();
         blocking(move || disk::list(&dir)).await
+    }
+
+    async fn names(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        let dir = dir.to_owned();
+        blocking(move || disk::names(&dir)).await
     }
 
     async fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {

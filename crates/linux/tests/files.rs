@@ -40,6 +40,7 @@ async fn behaves(files: &dyn Files, root: &Path) {
     assert_eq!(files.read_tail(&file, 2).await.unwrap(), b"o2");
     assert_eq!(files.read_tail(&file, 99).await.unwrap(), b"two2");
     assert_eq!(names(&files.list(&dir).await.unwrap()), ["f"]);
+    assert_eq!(files.names(&dir).await.unwrap(), ["f"]);
 
     files.touch(&file, 0o600).await.unwrap();
     assert_eq!(files.stat(&file).await.unwrap().size, 4);
@@ -59,6 +60,7 @@ async fn behaves(files: &dyn Files, root: &Path) {
     assert_eq!(error.kind(), ErrorKind::DirectoryNotEmpty);
     let error = files.remove_file(&dir).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::IsADirectory);
+    assert!(files.names(&file).await.is_err());
     let error = files.list(&file).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotADirectory);
     let error = files.create_dir_all(&file.join("x"), 0o755).await;

@@ -16,9 +16,9 @@ pub use docs::render_metrics_md;
 pub use page::Page;
 pub use process::ProcessStats;
 pub use sections::{
-    CgroupMetrics, DoorMetrics, HttpMetrics, ImageMetrics, ImageVolumeMetrics, Metrics,
-    PodResourceMetrics, RequestCounts, RequestLabels, ResizeMetrics, RestMetrics, RuntimeMetrics,
-    VolumeMetrics, WorkerMetrics, image_size_class,
+    CgroupMetrics, DoorMetrics, EarlierVolumes, HttpMetrics, ImageMetrics, ImageVolumeMetrics,
+    Metrics, PodResourceMetrics, RequestCounts, RequestLabels, ResizeMetrics, RestMetrics,
+    RuntimeMetrics, VolumeMetrics, WorkerMetrics, image_size_class,
 };
 pub use series::{Kind, Place, Series};
-pub use values::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};
+pub use values::{Counter, CounterVec, FirstDuration, GaugeVec, Histogram, HistogramVec};

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use crate::distribution::Distribution;
 use crate::series::{Kind, Series};
 use crate::values::{
-    Counter, CounterVec, GaugeVec, Histogram, HistogramVec, LabelValues, label_values,
+    Counter, CounterVec, FirstDuration, GaugeVec, Histogram, HistogramVec, LabelValues,
+    label_values,
 };
 
 #[derive(Debug, Default)]
@@ -56,6 +57,10 @@ impl Page {
         for (values, number) in gauges.get() {
             self.put(gauges.series, values, Sample::Number(number as f64));
         }
+    }
+
+    pub fn first_duration(&mut self, first: &FirstDuration) {
+        self.number(first.series, &[], first.get().as_secs_f64());
     }
 
     pub fn histogram(&mut self, histogram: &Histogram) {

@@ -5,11 +5,12 @@ mod node;
 
 use crate::page::Page;
 use crate::series;
-use crate::values::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};
+use crate::values::{Counter, CounterVec, FirstDuration, GaugeVec, Histogram, HistogramVec};
 
 pub use http::{HttpMetrics, RequestCounts, RequestLabels};
 pub use node::{
-    CgroupMetrics, DoorMetrics, ImageVolumeMetrics, PodResourceMetrics, RestMetrics, VolumeMetrics,
+    CgroupMetrics, DoorMetrics, EarlierVolumes, ImageVolumeMetrics, PodResourceMetrics,
+    RestMetrics, VolumeMetrics,
 };
 
 /// All sections. Clones count together.
@@ -46,6 +47,8 @@ pub struct WorkerMetrics {
     pub pod_start_duration: Histogram,
     pub pod_start_total_duration: Histogram,
     pub pod_start_sli_duration: Histogram,
+    /// Of the first pod with a network of its own.
+    pub first_network_pod_start: FirstDuration,
     /// By `container_type`, `exit_code`, `reason`.
     pub terminated_containers: CounterVec,
     /// By `static`.
@@ -102,6 +105,7 @@ impl Default for WorkerMetrics {
             pod_start_duration: Histogram::new(&series::POD_START_DURATION),
             pod_start_total_duration: Histogram::new(&series::POD_START_TOTAL_DURATION),
             pod_start_sli_duration: Histogram::new(&series::POD_START_SLI_DURATION),
+            first_network_pod_start: FirstDuration::new(&series::FIRST_NETWORK_POD_START),
             terminated_containers: CounterVec::new(&series::TERMINATED_CONTAINERS),
             restarted_pods: CounterVec::new(&series::RESTARTED_PODS),
             orphaned_runtime_pods: Counter::new(&series::ORPHANED_RUNTIME_PODS),
@@ -124,6 +128,7 @@ impl WorkerMetrics {
         page.histogram(&self.pod_start_duration);
         page.histogram(&self.pod_start_total_duration);
         page.histogram(&self.pod_start_sli_duration);
+        page.first_duration(&self.first_network_pod_start);
         page.counters(&self.terminated_containers);
         page.counters(&self.restarted_pods);
         page.counter(&self.orphaned_runtime_pods);
@@ -153,6 +158,8 @@ pub struct RuntimeMetrics {
     pub image_pull_duration: HistogramVec,
     /// By `success`; in milliseconds.
     pub resize_duration: HistogramVec,
+    /// By `present_locally`, `pull_policy`, `pull_required`.
+    pub ensured_images: CounterVec,
     pub http_fallbacks: Counter,
     pub sleeps_cut_short: Counter,
     pub image_volumes: ImageVolumeMetrics,
@@ -171,6 +178,7 @@ impl Default for RuntimeMetrics {
             run_sandbox_errors: CounterVec::new(&series::RUN_PODSANDBOX_ERRORS),
             image_pull_duration: HistogramVec::new(&series::IMAGE_PULL_DURATION),
             resize_duration: HistogramVec::new(&series::POD_RESIZE_DURATION),
+            ensured_images: CounterVec::new(&series::ENSURE_IMAGE_REQUESTS),
             http_fallbacks: Counter::new(&series::LIFECYCLE_HTTP_FALLBACKS),
             sleeps_cut_short: Counter::new(&series::SLEEP_TERMINATED_EARLY),
             image_volumes: ImageVolumeMetrics::default(),
@@ -190,6 +198,7 @@ impl RuntimeMetrics {
         page.counters(&self.run_sandbox_errors);
         page.histograms(&self.image_pull_duration);
         page.histograms(&self.resize_duration);
+        page.counters(&self.ensured_images);
         page.counter(&self.http_fallbacks);
         page.counter(&self.sleeps_cut_short);
         self.image_volumes.put_on(page);
@@ -205,15 +214,28 @@ pub struct ImageMetrics {
     pub plugin_errors: CounterVec,
     /// By `plugin_name`.
     pub plugin_duration: HistogramVec,
+    /// By `hash`; one at most.
+    pub provider_config: GaugeVec,
+    /// By `result`.
+    pub must_pull_checks: CounterVec,
+    pub intents_on_disk: GaugeVec,
+    pub records_on_disk: GaugeVec,
 }
 
 impl Default for ImageMetrics {
     fn default() -> Self {
-        Self {
+        let metrics = Self {
             garbage_collected: CounterVec::new(&series::IMAGE_GARBAGE_COLLECTED),
             plugin_errors: CounterVec::new(&series::CREDENTIAL_PLUGIN_ERRORS),
             plugin_duration: HistogramVec::new(&series::CREDENTIAL_PLUGIN_DURATION),
-        }
+            provider_config: GaugeVec::new(&series::CREDENTIAL_CONFIG_INFO),
+            must_pull_checks: CounterVec::new(&series::MUST_PULL_CHECKS),
+            intents_on_disk: GaugeVec::new(&series::PULL_INTENTS_ON_DISK),
+            records_on_disk: GaugeVec::new(&series::PULLED_RECORDS_ON_DISK),
+        };
+        metrics.intents_on_disk.set([(Vec::new(), 0)]);
+        metrics.records_on_disk.set([(Vec::new(), 0)]);
+        metrics
     }
 }
 
@@ -222,6 +244,10 @@ impl ImageMetrics {
         page.counters(&self.garbage_collected);
         page.counters(&self.plugin_errors);
         page.histograms(&self.plugin_duration);
+        page.gauges(&self.provider_config);
+        page.counters(&self.must_pull_checks);
+        page.gauges(&self.intents_on_disk);
+        page.gauges(&self.records_on_disk);
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Series {
     pub name: &'static str,
     pub kind: Kind,
     pub labels: &'static [&'static str],
-    /// Upstream's promise: `ALPHA`, `BETA`, or empty for what no Kubernetes component defines.
+    /// Upstream's promise: `INTERNAL`, `ALPHA`, `BETA`, or empty for what no Kubernetes component defines.
     pub stability: &'static str,
     pub help: &'static str,
     pub place: Place,
@@ -76,6 +76,20 @@ pub const CERTIFICATE_AGE: [f64; 10] = [
 /// Of calls to the API server.
 pub const REST_CALL: [f64; 12] = [
     0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
+];
+/// Bytes of requests to the API server, and of its answers.
+pub const REST_SIZE: [f64; 11] = [
+    64.0,
+    256.0,
+    512.0,
+    1024.0,
+    4096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
 ];
 /// Of what is done to volumes.
 pub const STORAGE: [f64; 13] = [
@@ -174,10 +188,14 @@ series! {
         "Time from a pod's creation until all its containers ran, without pulls and without the time its init containers ran; pods whose volumes outlive them are not counted";
     POD_START_TOTAL_DURATION: Metrics "ALPHA" Histogram(&POD_START), "kubelet_pod_start_total_duration_seconds" []
         "Time from a pod's creation (for one without creation time: its first sight) until all its containers ran, pulls and init containers included";
+    FIRST_NETWORK_POD_START: Metrics "INTERNAL" Gauge, "kubelet_first_network_pod_start_sli_duration_seconds" []
+        "Time from the creation of the first pod with a network of its own until all its containers ran, without pulls and without the time its init containers ran; 0 before there is one";
     PLEG_RELIST_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_pleg_relist_duration_seconds" []
         "Time an audit of all pods in the runtime took";
     PLEG_RELIST_INTERVAL: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_pleg_relist_interval_seconds" []
         "Time between the starts of two audits; seconds without an event stream, up to a minute with one";
+    PLEG_POD_RELIST_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_pleg_pod_relist_duration_seconds" []
+        "Time a look at one pod in the runtime took";
     PLEG_LAST_SEEN: Metrics "ALPHA" Gauge, "kubelet_pleg_last_seen_seconds" []
         "Unix time at which the runtime was last observed with success";
     PLEG_DISCARD_EVENTS: Metrics "ALPHA" Counter, "kubelet_pleg_discard_events" []
@@ -218,6 +236,10 @@ series! {
         "Time calls to the API server waited for their turn";
     REST_RETRIES: Metrics "ALPHA" Counter, "rest_client_request_retries_total" ["code", "host", "verb"]
         "Requests that were sent once more because the API server had certainly not seen them, by the status of the answer";
+    REST_REQUEST_SIZE: Metrics "ALPHA" Histogram(&REST_SIZE), "rest_client_request_size_bytes" ["host", "verb"]
+        "Bytes in the bodies of calls to the API server, 0 for those without one; watches are not counted";
+    REST_RESPONSE_SIZE: Metrics "ALPHA" Histogram(&REST_SIZE), "rest_client_response_size_bytes" ["host", "verb"]
+        "Bytes in the bodies of the API server's answers to calls that succeeded; watches are not counted";
     VOLUME_CAPACITY: Metrics "ALPHA" Gauge, "kubelet_volume_stats_capacity_bytes" ["namespace", "persistentvolumeclaim"]
         "Size of the file system a claim's volume is on";
     VOLUME_AVAILABLE: Metrics "ALPHA" Gauge, "kubelet_volume_stats_available_bytes" ["namespace", "persistentvolumeclaim"]
@@ -238,6 +260,18 @@ series! {
         "Pods that are gone whose directories the last sweep could not remove";
     STORAGE_OPERATIONS: Metrics "ALPHA" Histogram(&STORAGE), "storage_operation_duration_seconds" ["migrated", "operation_name", "status", "volume_plugin"]
         "Time it took to set up a volume or to take it away";
+    VOLUME_OPERATION_TOTAL: Metrics "ALPHA" Histogram(&STORAGE), "volume_operation_total_seconds" ["operation_name", "plugin_name"]
+        "Time from when a pod was first to have a volume, and it was known which, until the volume stood";
+    VOLUMES_RECONSTRUCTED: Metrics "ALPHA" Counter, "reconstruct_volume_operations_total" []
+        "Volumes of earlier lives that were found on the disk at the start, those without a record that can be read included";
+    VOLUMES_RECONSTRUCTED_ERRORS: Metrics "ALPHA" Counter, "reconstruct_volume_operations_errors_total" []
+        "Volumes of earlier lives that no record tells of";
+    VOLUMES_FORCE_CLEANED: Metrics "ALPHA" Counter, "force_cleaned_failed_volume_operations_total" []
+        "Volumes of earlier lives that no record tells of and no pod was to have, and that were taken away by what the mount table says, with success or without";
+    VOLUMES_FORCE_CLEANED_ERRORS: Metrics "ALPHA" Counter, "force_cleaned_failed_volume_operation_errors_total" []
+        "Volumes of earlier lives that no record tells of and that could not be taken away at the first try";
+    VOLUME_COLLECTION_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_volume_metric_collection_duration_seconds" ["metric_source"]
+        "Time it took to measure what a volume takes, pauses included";
     TOTAL_VOLUMES: Metrics "ALPHA" Gauge, "volume_manager_total_volumes" ["plugin_name", "state"]
         "Volumes that pods are to have and volumes that stand";
     HTTP_REQUESTS: Metrics "ALPHA" Counter, "kubelet_http_requests_total" ["long_running", "method", "path", "server_type"]
@@ -288,10 +322,24 @@ series! {
         "Mounts of image volumes in containers that were created";
     IMAGE_VOLUME_ERRORS: Metrics "BETA" Counter, "kubelet_image_volume_mounted_errors_total" []
         "Mounts of image volumes in containers that could not be created because of one";
+    ENSURE_IMAGE_REQUESTS: Metrics "ALPHA" Counter, "kubelet_image_manager_ensure_image_requests_total" ["present_locally", "pull_policy", "pull_required"]
+        "Images that containers needed, by whether they were there and whether they had to be pulled";
+    MUST_PULL_CHECKS: Metrics "ALPHA" Counter, "kubelet_imagemanager_image_mustpull_checks_total" ["result"]
+        "Times it was looked up whether a pod may have an image that is there, by what came of it";
+    PULL_INTENTS_ON_DISK: Metrics "ALPHA" Gauge, "kubelet_imagemanager_ondisk_pullintents" []
+        "Pulls under way, or cut off, that are written down";
+    PULLED_RECORDS_ON_DISK: Metrics "ALPHA" Gauge, "kubelet_imagemanager_ondisk_pulledrecords" []
+        "Images of which is written down with whose credentials they were pulled";
+    CREDENTIAL_CONFIG_INFO: Metrics "ALPHA" Gauge, "kubelet_credential_provider_config_info" ["hash"]
+        "What tells the configuration of credential providers from others, as a label, always 1";
     CREDENTIAL_PLUGIN_ERRORS: Metrics "ALPHA" Counter, "kubelet_credential_provider_plugin_errors_total" ["plugin_name"]
         "Runs of credential provider plugins that failed";
     CREDENTIAL_PLUGIN_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_credential_provider_plugin_duration" ["plugin_name"]
         "Time a run of a credential provider plugin took";
+    METRICS_PROVIDER: Metrics "ALPHA" Gauge, "kubelet_metrics_provider" ["provider"]
+        "Where the figures of containers come from; always cadvisor: read from cgroups, told under cAdvisor's names";
+    CRI_LOSING_SUPPORT: Metrics "ALPHA" Gauge, "kubelet_cri_losing_support" ["version"]
+        "The version of Kubernetes that will not work with this runtime any more, because it does not tell its cgroup driver; absent for one that does";
     CGROUP_VERSION: Metrics "ALPHA" Gauge, "kubelet_cgroup_version" []
         "Version of the cgroup hierarchy, 1 or 2";
     CGROUP_MANAGER_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_cgroup_manager_duration_seconds" ["operation_type"]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::distribution::Distribution;
@@ -75,6 +75,32 @@ impl Histogram {
 
     pub fn get(&self) -> Distribution {
         lock(&self.seen).clone()
+    }
+}
+
+/// A duration that is taken once, from whoever comes first.
+#[derive(Clone, Debug)]
+pub struct FirstDuration {
+    pub(crate) series: &'static Series,
+    taken: Arc<OnceLock<Duration>>,
+}
+
+impl FirstDuration {
+    pub(crate) fn new(series: &'static Series) -> Self {
+        Self {
+            series,
+            taken: Arc::default(),
+        }
+    }
+
+    /// Later ones change nothing.
+    pub fn offer(&self, took: Duration) {
+        self.taken.get_or_init(|| took);
+    }
+
+    /// Zero until there is one.
+    pub fn get(&self) -> Duration {
+        self.taken.get().copied().unwrap_or_default()
     }
 }
 
@@ -201,6 +227,15 @@ mod tests {
         let histogram = Histogram::new(&series::CONTAINERS_PER_POD);
         histogram.clone().observe(3.0);
         assert_eq!(histogram.get().count(), 1);
+    }
+
+    #[test]
+    fn the_first_duration_stays() {
+        let first = FirstDuration::new(&series::FIRST_NETWORK_POD_START);
+        assert_eq!(first.get(), Duration::ZERO);
+        first.clone().offer(Duration::from_secs(3));
+        first.offer(Duration::from_secs(9));
+        assert_eq!(first.get(), Duration::from_secs(3));
     }
 
     #[test]

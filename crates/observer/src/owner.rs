@@ -34,6 +34,7 @@ type Event = Option<krablet_cri::Result<v1::ContainerEventResponse>>;
 pub(crate) enum Done {
     Looked {
         pod: PodRef,
+        began: Instant,
         result: Result<ObservedPod, ObserveError>,
     },
     Listed {
@@ -176,8 +177,8 @@ impl Owner {
         self.work.push(Box::pin(async move {
             let previous = start.previous.as_deref();
             let result = reach.pod(&start.pod, start.ticket, previous).await;
-            let pod = start.pod;
-            Done::Looked { pod, result }
+            let (pod, began) = (start.pod, now);
+            Done::Looked { pod, began, result }
         }));
     }
 
@@ -225,10 +226,14 @@ impl Owner {
     fn done(&mut self, done: Done) {
         let now = Instant::now();
         match done {
-            Done::Looked { pod, result } => match result {
-                Ok(view) => self.looked(view, now),
-                Err(error) => self.look_failed(&pod, error, now),
-            },
+            Done::Looked { pod, began, result } => {
+                let took = now - began;
+                self.observer.shared.stats().refresh_durations.record(took);
+                match result {
+                    Ok(view) => self.looked(view, now),
+                    Err(error) => self.look_failed(&pod, error, now),
+                }
+            }
             Done::Listed {
                 ticket,
                 began,

@@ -70,6 +70,7 @@ pub struct ObserverStats {
     /// Pods an audit found changed without a hint while events flowed. Meant to stay zero.
     pub discrepancies: u64,
     pub refreshes: u64,
+    pub refresh_durations: Histogram,
     pub refresh_failures: u64,
     pub events: u64,
     /// How long events took from the runtime to here, by the wall clock.

@@ -40,6 +40,23 @@ pub(crate) fn container_created(metrics: &ImageVolumeMetrics, mounts: u64, refus
     }
 }
 
+/// What is known of an image that a container needs; nothing if it could not be found out, or nobody asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ensured {
+    pub(crate) present: Option<bool>,
+    pub(crate) pull_required: Option<bool>,
+}
+
+pub(crate) fn image_ensured(metrics: &RuntimeMetrics, policy: &str, ensured: Ensured) {
+    let word = |known: Option<bool>| match known {
+        Some(true) => "true",
+        Some(false) => "false",
+        None => "unknown",
+    };
+    let labels = [word(ensured.present), policy, word(ensured.pull_required)];
+    metrics.ensured_images.add(&labels, 1);
+}
+
 pub(crate) fn container_started(metrics: &RuntimeMetrics, kind: ContainerKind) {
     metrics.started_containers.add(&[container_type(kind)], 1);
 }
@@ -61,6 +78,43 @@ fn container_type(kind: ContainerKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn images_that_containers_need() {
+        let metrics = RuntimeMetrics::default();
+        let cases = [
+            ("always", None, Some(true), "unknown always true"),
+            (
+                "ifnotpresent",
+                Some(false),
+                Some(true),
+                "false ifnotpresent true",
+            ),
+            (
+                "ifnotpresent",
+                Some(true),
+                Some(false),
+                "true ifnotpresent false",
+            ),
+            ("never", Some(false), None, "false never unknown"),
+        ];
+        for (policy, present, pull_required, _) in cases {
+            let ensured = Ensured {
+                present,
+                pull_required,
+            };
+            image_ensured(&metrics, policy, ensured);
+        }
+        let told: Vec<String> = metrics
+            .ensured_images
+            .get()
+            .into_iter()
+            .map(|(labels, count)| format!("{} {count}", labels.join(" ")))
+            .collect();
+        let mut expected = cases.map(|(_, _, _, labels)| format!("{labels} 1"));
+        expected.sort();
+        assert_eq!(told, expected);
+    }
     use krablet_pod::api::PodSpec;
 
     #[test]

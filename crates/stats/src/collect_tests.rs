@@ -180,6 +180,7 @@ fn stats(dir: &Path, version: CgroupVersion, driver: CgroupDriver) -> Stats {
         images: Arc::new(Images),
         machine: Arc::new(MemoryFacts::default()),
         clock: Arc::new(SystemClock),
+        measured: krablet_metrics::VolumeMetrics::default().measured,
     };
     let kernel = Kernel {
         version,

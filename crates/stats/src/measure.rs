@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use krablet_linux::WallClock;
+use krablet_metrics::HistogramVec;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statvfs, statx};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
@@ -42,6 +43,23 @@ impl Asker {
         match self {
             Self::Scrapes => LONGEST,
             Self::Limits => crate::local::FRESH,
+        }
+    }
+}
+
+/// How a volume was measured, in upstream's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    /// Its file system was asked.
+    Asked,
+    Walked,
+}
+
+impl Method {
+    fn source(self) -> &'static str {
+        match self {
+            Self::Asked => "statfs",
+            Self::Walked => "du",
         }
     }
 }
@@ -136,15 +154,18 @@ fn lock(state: &Shared) -> MutexGuard<'_, State> {
 pub struct Measure {
     state: Shared,
     clock: Arc<dyn WallClock>,
+    /// How long it took, by the source of the figure.
+    durations: HistogramVec,
     /// Those who measure, while there is something to do.
     work: Mutex<JoinSet<()>>,
 }
 
 impl Measure {
-    pub fn new(clock: Arc<dyn WallClock>) -> Self {
+    pub fn new(clock: Arc<dyn WallClock>, durations: HistogramVec) -> Self {
         Self {
             state: Shared::default(),
             clock,
+            durations,
             work: Mutex::default(),
         }
     }
@@ -162,14 +183,21 @@ impl Measure {
             let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
             while work.try_join_next().is_some() {}
             let (state, clock) = (self.state.clone(), self.clock.clone());
-            work.spawn(measure_all(state, clock, asker, first));
+            let durations = self.durations.clone();
+            work.spawn(measure_all(state, clock, durations, asker, first));
         }
         state.figures(wanted)
     }
 }
 
 /// Measures what is current, and then all that waits.
-async fn measure_all(state: Shared, clock: Arc<dyn WallClock>, asker: Asker, first: PathBuf) {
+async fn measure_all(
+    state: Shared,
+    clock: Arc<dyn WallClock>,
+    durations: HistogramVec,
+    asker: Asker,
+    first: PathBuf,
+) {
     let mut current = Some(first);
     while let Some(path) = current {
         // What cannot be measured has no figure; the next scrape asks again.
@@ -177,13 +205,15 @@ async fn measure_all(state: Shared, clock: Arc<dyn WallClock>, asker: Asker, fir
         let found = measure(&path, &state).await;
         let now = Instant::now();
         let mut state = lock(&state);
-        if let Ok((file_system, usage)) = found {
+        if let Ok((file_system, usage, method)) = found {
+            let took = now.saturating_duration_since(begun);
+            durations.observe_duration(&[method.source()], took);
             let measured = Measured {
                 file_system,
                 usage,
                 at: clock.now(),
                 found: now,
-                took: now.saturating_duration_since(begun),
+                took,
             };
             state.known.insert(path, measured);
         }
@@ -193,7 +223,7 @@ async fn measure_all(state: Shared, clock: Arc<dyn WallClock>, asker: Asker, fir
 }
 
 /// A mount of its own is as full as its file system says; anything else is walked through.
-async fn measure(path: &Path, state: &Shared) -> io::Result<(FileSystem, Usage)> {
+async fn measure(path: &Path, state: &Shared) -> io::Result<(FileSystem, Usage, Method)> {
     let top = path.to_owned();
     let begin = move || -> io::Result<(FileSystem, Option<Walk>)> {
         let fs = file_system(&top)?;
@@ -209,7 +239,7 @@ async fn measure(path: &Path, state: &Shared) -> io::Result<(FileSystem, Usage)>
             bytes: fs.used,
             inodes: fs.inodes.saturating_sub(fs.inodes_free),
         };
-        return Ok((fs, usage));
+        return Ok((fs, usage, Method::Asked));
     };
     loop {
         let step = move || {
@@ -218,7 +248,7 @@ async fn measure(path: &Path, state: &Shared) -> io::Result<(FileSystem, Usage)>
         };
         let (rest, usage) = patiently(path, state, step).await?;
         if let Some(usage) = usage {
-            return Ok((fs, usage));
+            return Ok((fs, usage, Method::Walked));
         }
         walk = rest;
         sleep(PAUSE).await;
@@ -266,8 +296,22 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
 #[cfg(test)]
 mod tests {
     use krablet_linux::SystemClock;
+    use krablet_metrics::VolumeMetrics;
 
     use super::*;
+
+    fn measure() -> (Measure, HistogramVec) {
+        let durations = VolumeMetrics::default().measured;
+        let measure = Measure::new(Arc::new(SystemClock), durations.clone());
+        (measure, durations)
+    }
+
+    /// How often each source was used.
+    fn counted(durations: &HistogramVec) -> Vec<(String, u64)> {
+        let all = durations.get().into_iter();
+        all.map(|(source, seen)| (source.join(" "), seen.count()))
+            .collect()
+    }
 
     async fn until(measure: &Measure, wanted: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Measured> {
         loop {
@@ -283,7 +327,7 @@ mod tests {
     async fn figures_come_after_the_first_question_and_go_with_the_last() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), vec![0; 50_000]).unwrap();
-        let measure = Measure::new(Arc::new(SystemClock));
+        let (measure, durations) = measure();
         let wanted = BTreeSet::from([dir.path().to_owned()]);
         assert!(measure.figures(Asker::Scrapes, &wanted).is_empty());
         let found = until(&measure, &wanted).await;
@@ -294,6 +338,7 @@ mod tests {
         std::fs::remove_file(dir.path().join("file")).unwrap();
         let again = measure.figures(Asker::Scrapes, &wanted);
         assert_eq!(again[dir.path()].usage, one.usage);
+        assert_eq!(counted(&durations), [("du".to_owned(), 1)]);
         // Who else asks has it too, and it goes with the last who does.
         let theirs = measure.figures(Asker::Limits, &wanted);
         assert_eq!(theirs[dir.path()].usage, one.usage);
@@ -306,13 +351,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_there_has_no_figure_and_a_mount_is_not_walked() {
-        let measure = Measure::new(Arc::new(SystemClock));
+        let (measure, durations) = measure();
         let wanted = BTreeSet::from([PathBuf::from("/no/such/place"), PathBuf::from("/proc")]);
         loop {
             let found = measure.figures(Asker::Scrapes, &wanted);
             if let Some(proc) = found.get(Path::new("/proc")) {
                 assert_eq!(proc.usage.bytes, 0);
                 assert_eq!(found.len(), 1);
+                assert_eq!(counted(&durations), [("statfs".to_owned(), 1)]);
                 return;
             }
             tokio::task::yield_now().await;

@@ -114,6 +114,16 @@ pub struct DeviceIo {
     pub write_bytes: u64,
     pub reads: u64,
     pub writes: u64,
+    pub cost: IoCost,
+}
+
+/// What the kernel's model of a device's cost says, in microseconds; each as far as the kernel tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoCost {
+    pub usage: Option<u64>,
+    pub wait: Option<u64>,
+    pub in_debt: Option<u64>,
+    pub in_delay: Option<u64>,
 }
 
 /// Pressure stall information, where the kernel has it.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use krablet_pod::PodRef;
 
 use crate::reading::{
-    Cgroup, Container, Cpu, DeviceIo, Facts, FileSystem, Interface, Memory, MemoryLimits,
+    Cgroup, Container, Cpu, DeviceIo, Facts, FileSystem, Interface, IoCost, Memory, MemoryLimits,
     OpenFiles, Pod, Pressure, ProcessLimits, Psi, PsiLine, Snapshot, System, Tasks, Throttling,
     Traffic, Usage, Volume,
 };
@@ -69,6 +69,10 @@ pub fn cgroup(usage: u64) -> Cgroup {
             write_bytes: 512,
             reads: 1,
             writes: 2,
+            cost: IoCost {
+                usage: Some(2_500_000),
+                ..IoCost::default()
+            },
         }],
         pressure: Pressure {
             cpu: Some(Psi {

@@ -55,21 +55,27 @@ impl Volumes {
     pub fn swept(&self, found: u64, failed: u64) {
         self.deps.metrics.swept(found, failed);
     }
-}
 
-/// A volume was to be set up.
-pub(crate) fn set_up(
-    metrics: &VolumeMetrics,
-    request: &VolumeRequest<'_>,
-    plugin: &str,
-    took: Duration,
-    done: bool,
-) {
-    let operation = match request.source.is_block() {
-        true => "map_volume",
-        false => "volume_mount",
-    };
-    count(metrics, operation, plugin, took, done);
+    /// A volume was to be set up.
+    pub(crate) fn count_set_up(
+        &self,
+        request: &VolumeRequest<'_>,
+        plugin: &str,
+        took: Duration,
+        done: bool,
+    ) {
+        let metrics = &self.deps.metrics;
+        if request.source.is_block() {
+            // Upstream tells the time of the whole only of file systems.
+            return count(metrics, "map_volume", plugin, took, done);
+        }
+        count(metrics, "volume_mount", plugin, took, done);
+        let stands = || self.waiting.stands(request.uid, &request.volume.name);
+        if let Some(waited) = done.then(stands).flatten() {
+            let labels = ["overall_volume_mount", plugin];
+            metrics.totals.observe_duration(&labels, waited);
+        }
+    }
 }
 
 fn count(metrics: &VolumeMetrics, operation: &str, plugin: &str, took: Duration, done: bool) {

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use krablet_pod::PodUid;
 use tokio::sync::watch;
 
+use crate::earlier::Left;
 use crate::error::VolumeError;
 use crate::plugin::{Source, escape};
 use crate::record::{self, Found, PLACES};
@@ -136,32 +137,36 @@ impl Volumes {
 
     /// Looks at what earlier lives, and kubelets, have left.
     pub async fn find_in_use(&self) -> Result<(), VolumeError> {
-        let mut pods = BTreeSet::new();
+        let (mut pods, mut left) = (BTreeSet::new(), BTreeMap::new());
         for uid in self.recorded().await? {
-            if self.has_attached(&uid).await? {
-                pods.insert(uid);
+            let (has_attached, volumes) = self.look_at(&uid).await?;
+            if has_attached {
+                pods.insert(uid.clone());
             }
+            left.insert(uid, volumes);
         }
+        self.earlier.found(left, &self.deps.metrics.earlier);
         self.in_use.found(pods);
         Ok(())
     }
 
-    async fn has_attached(&self, uid: &PodUid) -> Result<bool, VolumeError> {
+    /// Whether a pod has volumes that are attached, and how many it has of any kind.
+    async fn look_at(&self, uid: &PodUid) -> Result<(bool, Left), VolumeError> {
         let files = &*self.deps.files;
         let found = record::read(files, &self.root, uid).await;
         if let Found::Whole(record) = found.map_err(VolumeError::Record)? {
             let mut plugins = record.volumes.iter().map(|v| v.plugin.as_str());
-            return Ok(plugins.any(|plugin| [ISCSI, FC].contains(&plugin)));
+            let has_attached = plugins.any(|plugin| [ISCSI, FC].contains(&plugin));
+            return Ok((has_attached, Left::of(&record)));
         }
+        let mut has_attached = false;
         for plugin in [ISCSI, FC] {
             for place in PLACES {
                 let dir = self.root.pod(uid).join(place).join(escape(plugin));
-                if files.lstat(&dir).await.is_ok() {
-                    return Ok(true);
-                }
+                has_attached |= files.lstat(&dir).await.is_ok();
             }
         }
-        Ok(false)
+        Ok((has_attached, self.left_unrecorded(uid).await))
     }
 }
 

@@ -16,6 +16,7 @@ mod counting;
 mod detach;
 mod device;
 mod disk;
+mod earlier;
 mod empty_dir;
 mod error;
 mod fabric;
@@ -44,6 +45,7 @@ mod turns;
 mod used;
 mod users;
 mod volumes;
+mod waiting;
 mod writer;
 
 pub use attempt::{Attempt, News};

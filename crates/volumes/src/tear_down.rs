@@ -68,7 +68,9 @@ impl Volumes {
         let recorded = self.recorded_volumes(uid).await?;
         let mut taking = Taking::new(&self.root.pod(uid), &recorded);
         let done = self.take_recorded(uid, &recorded, &mut taking).await;
-        taking.count(&self.deps.metrics, done.is_ok());
+        let metrics = &self.deps.metrics;
+        taking.count(metrics, done.is_ok());
+        self.earlier.taken(uid, done.is_ok(), &metrics.earlier);
         done
     }
 

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::attempt::{Attempt, News};
 use crate::cluster::ClusterObjects;
-use crate::counting;
+use crate::earlier::Earlier;
 use crate::error::{SetUpError, VolumeError, VolumeErrors};
 use crate::holders::Holders;
 use crate::in_use::{InUse, attached_as};
@@ -30,6 +30,7 @@ use crate::record::{self, Found, RecordedVolume};
 use crate::registry;
 use crate::resolve::{ClaimedVolumes, source, sub_path_points};
 use crate::used::{Used, used};
+use crate::waiting::Waiting;
 
 /// What the record says of parts of volumes.
 pub(crate) const SUB_PATH: &str = "subpath";
@@ -100,6 +101,8 @@ pub struct Volumes {
     ready: Mutex<BTreeMap<PodUid, Ready>>,
     pub(crate) in_use: InUse,
     pub(crate) holders: Holders,
+    pub(crate) earlier: Earlier,
+    pub(crate) waiting: Waiting,
     /// How often a pod's mounts could not be taken away.
     failures: Mutex<BTreeMap<PodUid, u32>>,
 }
@@ -123,6 +126,8 @@ impl Volumes {
             ready: Mutex::default(),
             in_use: InUse::default(),
             holders: Holders::default(),
+            earlier: Earlier::default(),
+            waiting: Waiting::default(),
             failures: Mutex::default(),
         }
     }
@@ -151,6 +156,7 @@ impl Volumes {
         };
         // Two pods that each have what the other waits for would wait for ever.
         let work = work.inspect_err(|_| self.holders.keep_only(&uid, had))?;
+        self.waiting.begun(&uid);
         let sources = work.iter().map(|(_, request)| &request.source);
         self.in_use
             .begun(&uid, sources.filter_map(attached_as).collect());
@@ -171,8 +177,7 @@ impl Volumes {
             }
             let begun = Instant::now();
             let made = plugin.set_up(&request).await;
-            let (name, took) = (plugin.name(), begun.elapsed());
-            counting::set_up(&self.deps.metrics, &request, name, took, made.is_ok());
+            self.count_set_up(&request, plugin.name(), begun.elapsed(), made.is_ok());
             match made {
                 Ok(standing) => done.add(&request, standing),
                 Err(cause) => {
@@ -188,6 +193,7 @@ impl Volumes {
             fingerprint,
             mounts: done.mounts.clone(),
         };
+        self.waiting.ended(&uid);
         self.ready().insert(uid, ready);
         Ok(done)
     }
@@ -251,6 +257,7 @@ impl Volumes {
 
     pub(crate) fn forget(&self, uid: &PodUid) {
         self.ready().remove(uid);
+        self.waiting.ended(uid);
         self.plugins.iter().for_each(|p| p.forget(uid));
     }
 
@@ -347,6 +354,9 @@ impl Volumes {
                 (Default::default(), false)
             }
         };
+        if !written {
+            self.earlier.begun(uid);
+        }
         let persistent = claimed.values().map(|c| c.name().to_owned()).collect();
         if !record.add(planned, persistent) && written {
             return Ok(());

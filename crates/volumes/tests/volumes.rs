@@ -444,4 +444,42 @@ async fn volumes_are_counted() {
         (format!("false volume_unmount success {DISK}"), 3),
     ];
     assert!(counted.eq(expected));
+    // What stands is not waited for a second time.
+    let totals = metrics.totals.get();
+    let totals = totals.iter().map(|(k, n)| (k.join(" "), n.count()));
+    let expected = [
+        (format!("overall_volume_mount {DISK}"), 3),
+        (format!("overall_volume_mount {HOST}"), 1),
+    ];
+    assert!(totals.eq(expected));
+}
+
+#[tokio::test]
+async fn volumes_of_earlier_lives_are_counted() {
+    let files = node();
+    let of_this_life = || {
+        let deps = World::default().in_memory(&files);
+        let metrics = deps.metrics.earlier.clone();
+        let volumes = Volumes::new(VolumesConfig::new(RootDir::new(ROOT)), deps);
+        (volumes, metrics)
+    };
+    let (volumes, metrics) = of_this_life();
+    set_up(&volumes, &full_pod()).await;
+    volumes.find_in_use().await.unwrap();
+    assert_eq!(metrics.found.get(), 0, "they are of this life");
+
+    // A kubelet's pod, of which there is no record.
+    let theirs = PodUid::from("theirs");
+    for volume in ["kubernetes.io~empty-dir/a", "kubernetes.io~secret/b"] {
+        let dir = RootDir::new(ROOT).volumes(&theirs).join(volume);
+        files.create_dir_all(&dir, 0o750).await.unwrap();
+    }
+    let (volumes, metrics) = of_this_life();
+    volumes.find_in_use().await.unwrap();
+    let recorded = metrics.found.get() - metrics.unknown.get();
+    // A path of the host leaves nothing in the pod's directory.
+    assert_eq!((recorded, metrics.unknown.get()), (3, 2));
+    volumes.tear_down(&theirs).await.unwrap();
+    volumes.tear_down(&PodUid::from(UID)).await.unwrap();
+    assert_eq!((metrics.cleaned.get(), metrics.clean_errors.get()), (2, 0));
 }

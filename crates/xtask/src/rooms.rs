@@ -24,7 +24,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("core", &["pod"]),
     ("linux", &["pod"]),
     ("events", &["kube", "pod"]),
-    ("stats", &["cri", "linux", "pod"]),
+    ("stats", &["cri", "linux", "metrics", "pod"]),
     ("status", &["core", "kube", "pod"]),
     ("objects", &["checkpoint", "kube", "linux", "pod", "yaml"]),
     ("observer", &["cri", "linux", "pod"]),

@@ -59,6 +59,12 @@ pub(super) fn is_stateful(pod: &Pod) -> bool {
     !volumes.into_iter().flatten().all(own)
 }
 
+/// Whether a pod has no network of its own.
+pub(super) fn has_host_network(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    spec.and_then(|s| s.host_network).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -249,6 +249,8 @@ async fn images_and_foreign_volumes_do_not_count_in_a_start() {
         let sli = bench.metrics.pod_start_sli_duration.get();
         let seen = (sli.count() > 0).then_some(sli.sum());
         assert_eq!(seen, expected);
+        let first = bench.metrics.first_network_pod_start.get();
+        assert_eq!(first.as_secs_f64(), expected.unwrap_or_default());
         assert_eq!(bench.metrics.pod_start_total_duration.get().sum(), 10.0);
     }
 }

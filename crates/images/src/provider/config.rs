@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use krablet_linux::{EntryKind, Files};
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 
+use crate::keyring::hex;
 use crate::location::Location;
 
 /// More than any such file has.
@@ -34,6 +36,14 @@ pub struct ProviderConfig {
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
     pub token: Option<TokenConfig>,
+}
+
+/// All plugins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProviderConfigs {
+    pub providers: Vec<ProviderConfig>,
+    /// Of the files they are written in, as upstream tells it.
+    pub hash: String,
 }
 
 /// How a plugin wants tokens of service accounts.
@@ -120,16 +130,19 @@ pub async fn read_providers(
     path: &Path,
     bin_dir: &Path,
     tokens: bool,
-) -> Result<Vec<ProviderConfig>, ConfigError> {
+) -> Result<ProviderConfigs, ConfigError> {
     if files.stat(bin_dir).await.is_err() {
         return Err(ConfigError::NoBinDir(bin_dir.to_owned()));
     }
-    let mut written = Vec::new();
+    let (mut written, mut hasher) = (Vec::new(), Sha256::new());
     for file in config_files(files, path).await? {
         let bytes = files
             .read(&file, LIMIT)
             .await
             .map_err(|e| access(&file, &e))?;
+        // With their lengths, so that no other files give the same.
+        hasher.update((bytes.len() as u64).to_be_bytes());
+        hasher.update(&bytes);
         written.extend(decode(&bytes).map_err(|problem| ConfigError::Decode {
             path: file,
             problem,
@@ -143,7 +156,8 @@ pub async fn read_providers(
             return Err(ConfigError::NoProgram(program));
         }
     }
-    Ok(providers)
+    let hash = format!("sha256:{}", hex(&hasher.finalize()));
+    Ok(ProviderConfigs { providers, hash })
 }
 
 fn access(path: &Path, error: &std::io::Error) -> ConfigError {

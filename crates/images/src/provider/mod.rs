@@ -21,7 +21,9 @@ use tokio::time::Instant;
 pub use accounts::{Account, NoAccounts, ServiceAccounts, Token, TokenAsk};
 use answer::{Answer, AnswerError, KeyType};
 use cache::Cache;
-pub use config::{ConfigError, ProviderConfig, TokenCache, TokenConfig, read_providers};
+pub use config::{
+    ConfigError, ProviderConfig, ProviderConfigs, TokenCache, TokenConfig, read_providers,
+};
 pub use exec::{Plugin, Program};
 
 use crate::docker_config::DockerConfig;
@@ -95,7 +97,8 @@ pub async fn load(
     accounts: &Arc<dyn ServiceAccounts>,
     metrics: &ImageMetrics,
 ) -> Result<Vec<Provider>, ConfigError> {
-    let configs = read_providers(files, config, bin_dir, tokens).await?;
+    let found = read_providers(files, config, bin_dir, tokens).await?;
+    metrics.provider_config.set([(vec![&*found.hash], 1)]);
     let provider = |config: ProviderConfig| {
         let program = Program {
             path: bin_dir.join(&config.name),
@@ -104,7 +107,7 @@ pub async fn load(
         };
         Provider::new(config, Arc::new(program), accounts.clone(), metrics.clone())
     };
-    Ok(configs.into_iter().map(provider).collect())
+    Ok(found.providers.into_iter().map(provider).collect())
 }
 
 impl Provider {

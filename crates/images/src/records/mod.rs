@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use krablet_linux::{EntryKind, Files, WallClock};
+use krablet_metrics::ImageMetrics;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -27,6 +28,11 @@ const FILE_MODE: u32 = 0o600;
 /// A record with a hundred secrets has some twenty kilobytes.
 const LIMIT: usize = 1 << 20;
 const PREFIX: &str = "sha256-";
+
+// What comes of a look at the records, in upstream's words.
+const POLICY_ALLOWED: &str = "credentialPolicyAllowed";
+const RECORD_FOUND: &str = "credentialRecordFound";
+const MUST_AUTHENTICATE: &str = "mustAuthenticate";
 
 /// `imagePullCredentialsVerificationPolicy`: for which images that are there a right must be proven.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,6 +110,7 @@ pub struct PullRecords {
     pulled: PathBuf,
     files: Arc<dyn Files>,
     clock: Arc<dyn WallClock>,
+    metrics: ImageMetrics,
     /// Pulls under way, by image.
     intents: Arc<Mutex<BTreeMap<String, u32>>>,
     /// A record is read, changed and written by one at a time.
@@ -144,9 +151,16 @@ impl PullRecords {
             pulled: dir.join("pulled"),
             files,
             clock,
+            metrics: ImageMetrics::default(),
             intents: Arc::default(),
             writing: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Counts here from now on.
+    pub fn counting(mut self, metrics: ImageMetrics) -> Self {
+        self.metrics = metrics;
+        self
     }
 
     /// How a pod that asks for `image` stands to the image `id` that is there.
@@ -155,10 +169,12 @@ impl PullRecords {
             Ok(known) => known,
             Err(error) => {
                 tracing::error!(image, %error, "Unable to access records about image pulls");
+                self.check_failed();
                 return Standing::Unknown;
             }
         };
         if !self.policy.asks(image, ours) {
+            self.checked(POLICY_ALLOWED);
             return Standing::Free;
         }
         let name = reference::bare(image).ok();
@@ -166,9 +182,38 @@ impl PullRecords {
             .zip(name)
             .and_then(|(mut record, name)| record.credential_mapping.remove(name));
         match credentials {
-            Some(c) if c.node_pods_accessible => Standing::Free,
+            Some(c) if c.node_pods_accessible => {
+                self.checked(RECORD_FOUND);
+                Standing::Free
+            }
+            // What comes of it is counted when the pod's credentials are known.
             Some(c) if !c.is_empty() => Standing::Known(c),
-            _ => Standing::Unknown,
+            _ => {
+                self.checked(MUST_AUTHENTICATE);
+                Standing::Unknown
+            }
+        }
+    }
+
+    /// It cannot be found out what a pod may have.
+    pub fn check_failed(&self) {
+        self.checked("error");
+    }
+
+    fn checked(&self, result: &str) {
+        self.metrics.must_pull_checks.add(&[result], 1);
+    }
+
+    /// Tells how much is written down, by whoever has changed it.
+    async fn tally(&self) {
+        for (dir, gauge) in [
+            (&self.pulling, &self.metrics.intents_on_disk),
+            (&self.pulled, &self.metrics.records_on_disk),
+        ] {
+            let names = self.files.names(dir).await.unwrap_or_default();
+            let names = names.iter().filter_map(|name| name.to_str());
+            let count = names.filter(|name| is_record(name)).count();
+            gauge.set([(Vec::new(), count as u64)]);
         }
     }
 
@@ -197,8 +242,10 @@ impl PullRecords {
         held: &[Credential],
     ) -> bool {
         let Some((credential, is_news)) = known.find(held) else {
+            self.checked(MUST_AUTHENTICATE);
             return false;
         };
+        self.checked(RECORD_FOUND);
         if is_news {
             let recorded = RecordedCredentials::of(Some(credential));
             if let Err(error) = self.record_credentials(image, id, Some(recorded)).await {
@@ -253,6 +300,7 @@ impl PullRecords {
         if let Err(error) = removed {
             tracing::error!(image, %error, "Failed to remove image pull intent");
         }
+        self.tally().await;
     }
 
     async fn record_credentials(
@@ -304,6 +352,7 @@ impl PullRecords {
             }
             let _ = self.files.remove_file(&path).await;
         }
+        self.tally().await;
     }
 
     /// Forgets images that are gone. `until` lies before the images were listed: what is younger may be of one
@@ -318,6 +367,7 @@ impl PullRecords {
                 }
             }
         }
+        self.tally().await;
     }
 
     /// All records of a directory that can be read.
@@ -333,8 +383,7 @@ impl PullRecords {
         let mut found = Vec::new();
         for entry in entries {
             let name = entry.path.file_name().and_then(|n| n.to_str());
-            let ours = name.is_some_and(|n| n.starts_with(PREFIX) && !n.ends_with(".tmp"));
-            if ours
+            if name.is_some_and(is_record)
                 && entry.kind == EntryKind::File
                 && let Ok(Some(record)) = self.read(&entry.path).await
             {
@@ -378,8 +427,15 @@ impl PullRecords {
             }
             written = self.files.write_atomic(path, &bytes, FILE_MODE).await;
         }
-        written.map_err(|e| RecordError::new(path, e))
+        written.map_err(|e| RecordError::new(path, e))?;
+        self.tally().await;
+        Ok(())
     }
+}
+
+/// Whether a file of this name is one of ours, and whole.
+fn is_record(name: &str) -> bool {
+    name.starts_with(PREFIX) && !name.ends_with(".tmp")
 }
 
 fn file_name(text: &str) -> String {

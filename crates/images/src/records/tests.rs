@@ -15,14 +15,21 @@ impl WallClock for Clock {
 struct World {
     dir: tempfile::TempDir,
     records: PullRecords,
+    metrics: ImageMetrics,
 }
 
 const ID: &str = "sha256:1234";
 
 fn world(policy: Verification) -> World {
     let dir = tempfile::tempdir().unwrap();
+    let metrics = ImageMetrics::default();
     let records = PullRecords::new(policy, dir.path(), Arc::new(HostFiles), Arc::new(Clock));
-    World { dir, records }
+    let records = records.counting(metrics.clone());
+    World {
+        dir,
+        records,
+        metrics,
+    }
 }
 
 fn credential(source: Option<Source>, password: &str) -> Credential {
@@ -54,6 +61,19 @@ fn account(name: &str) -> Credential {
 }
 
 impl World {
+    /// Intents and records, as counted.
+    fn on_disk(&self) -> [u64; 2] {
+        let gauges = [&self.metrics.intents_on_disk, &self.metrics.records_on_disk];
+        gauges.map(|gauge| gauge.get().into_values().sum())
+    }
+
+    /// How looks at the records ended, as counted.
+    fn checks(&self) -> Vec<String> {
+        let all = self.metrics.must_pull_checks.get().into_iter();
+        all.map(|(result, count)| format!("{} {count}", result.join(" ")))
+            .collect()
+    }
+
     async fn pull(&self, image: &str, used: Option<&Credential>) {
         let intent = self.records.intend(image).await.unwrap();
         self.records.pulled(intent, ID, used).await;
@@ -237,9 +257,34 @@ async fn records_of_images_that_are_gone_go_too() {
     world.pull("r.io/a:1", None).await;
     let early: jiff::Timestamp = "2024-10-21T12:26:40Z".parse().unwrap();
     let late: jiff::Timestamp = "2024-10-21T12:27:00Z".parse().unwrap();
+    assert_eq!(world.on_disk(), [0, 1]);
     world.records.prune(&[], early).await;
     world.records.prune(&[ID.into()], late).await;
     assert_eq!(world.files("pulled").len(), 1);
     world.records.prune(&[], late).await;
     assert_eq!(world.files("pulled").len(), 0);
+    assert_eq!(world.on_disk(), [0, 0]);
+}
+
+#[tokio::test]
+async fn looks_at_the_records_are_counted_by_what_came_of_them() {
+    let world = world(Verification::AlwaysVerify);
+    let (mine, theirs) = (secret("mine", "p"), secret("theirs", "q"));
+    let intent = world.records.intend("r.io/a:1").await.unwrap();
+    assert_eq!(world.on_disk(), [1, 0]);
+    world.records.pulled(intent, ID, Some(&mine)).await;
+    assert_eq!(world.on_disk(), [0, 1]);
+    // Nobody pulled that one by this name.
+    assert!(!world.may("r.io/b:1", &[]).await);
+    assert!(!world.may("r.io/a:1", &[theirs]).await);
+    assert!(world.may("r.io/a:1", &[mine]).await);
+    world.records.check_failed();
+    assert_eq!(
+        world.checks(),
+        ["credentialRecordFound 1", "error 1", "mustAuthenticate 2"]
+    );
+
+    let trusting = self::world(Verification::NeverVerify);
+    assert!(trusting.may("r.io/a:1", &[]).await);
+    assert_eq!(trusting.checks(), ["credentialPolicyAllowed 1"]);
 }

@@ -22,10 +22,15 @@ use krablet_status::sender::SyncDurations;
 use krablet_volumes::Census;
 use tokio::time::Instant;
 
+/// Figures of containers are read from their cgroups and told under cAdvisor's names, whatever the runtime could tell.
+const METRICS_PROVIDER: &str = "cadvisor";
+
 /// What does not change while the agent runs.
 pub struct Facts {
     pub node_name: String,
     pub cgroup_version: CgroupVersion,
+    /// The version of Kubernetes that will not work with this runtime any more, if one is known.
+    pub losing_support: Option<&'static str>,
     pub gates: FeatureGates,
 }
 
@@ -223,6 +228,10 @@ fn put_facts(page: &mut Page, facts: &Facts) {
         CgroupVersion::V2 => 2,
     };
     page.count(&series::CGROUP_VERSION, &[], version);
+    page.count(&series::METRICS_PROVIDER, &[METRICS_PROVIDER], 1);
+    if let Some(version) = facts.losing_support {
+        page.count(&series::CRI_LOSING_SUPPORT, &[version], 1);
+    }
     let (major, minor) = major_minor(KUBERNETES_VERSION);
     let platform = format!("linux/{}", architecture());
     let build = [
@@ -383,6 +392,7 @@ fn put_observer(page: &mut Page, moment: &Moment) {
     for (series, seen) in [
         (&series::PLEG_RELIST_DURATION, &stats.audit_durations),
         (&series::PLEG_RELIST_INTERVAL, &stats.audit_intervals),
+        (&series::PLEG_POD_RELIST_DURATION, &stats.refresh_durations),
         (&series::EVENTED_PLEG_LATENCY, &stats.event_ages),
     ] {
         page.distribution(series, &[], of_observer(seen));

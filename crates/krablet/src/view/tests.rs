@@ -102,6 +102,7 @@ fn facts() -> Facts {
     Facts {
         node_name: "node".into(),
         cgroup_version: CgroupVersion::V2,
+        losing_support: None,
         gates: FeatureGates::defaults(),
     }
 }

@@ -39,6 +39,17 @@ impl Counters {
         self.metrics.turn.observe_duration(&labels, took);
     }
 
+    /// The body of a call, if it had one, was so long.
+    pub(super) fn sent(&self, method: &Method, bytes: usize) {
+        let labels = [&*self.host, method.as_str()];
+        self.metrics.request_size.observe(&labels, bytes as f64);
+    }
+
+    pub(super) fn received(&self, method: &Method, bytes: usize) {
+        let labels = [&*self.host, method.as_str()];
+        self.metrics.response_size.observe(&labels, bytes as f64);
+    }
+
     pub(super) fn ended(&self, method: &Method, took: Duration) {
         let labels = [&*self.host, method.as_str()];
         self.metrics.duration.observe_duration(&labels, took);
@@ -78,6 +89,28 @@ impl Drop for Try<'_> {
 mod tests {
     use super::*;
     use crate::client::Trust;
+
+    #[test]
+    fn sizes_are_told_by_verb() {
+        let server = Server::new("https://server:6443", Trust::Machine).unwrap();
+        let metrics = RestMetrics::default();
+        let counters = Counters::new(metrics.clone(), &server);
+        counters.sent(&Method::GET, 0);
+        counters.sent(&Method::PATCH, 300);
+        counters.sent(&Method::PATCH, 20);
+        counters.received(&Method::GET, 70_000);
+        let told = |sizes: &krablet_metrics::HistogramVec| -> Vec<String> {
+            let all = sizes.get().into_iter();
+            let line = |(labels, seen): (Box<[Box<str>]>, krablet_metrics::Distribution)| {
+                format!("{} {}x {}", labels.join(" "), seen.count(), seen.sum())
+            };
+            all.map(line).collect()
+        };
+        let sent = ["server:6443 GET 1x 0", "server:6443 PATCH 2x 320"];
+        assert_eq!(told(&metrics.request_size), sent);
+        let received = ["server:6443 GET 1x 70000"];
+        assert_eq!(told(&metrics.response_size), received);
+    }
 
     #[test]
     fn every_try_is_counted_once() {

@@ -244,10 +244,15 @@ impl Api for HttpApi {
         self.limiter.turn(call.priority).await?;
         self.counters.waited(&method, begun.elapsed());
         let presented = self.credentials.present().await?;
+        self.counters
+            .sent(&method, call.body.as_ref().map_or(0, Bytes::len));
         let exchange = async {
             let answer = self.exchange(&call, &presented).await?;
             match answer.is_success() {
-                true => answer.whole().await,
+                true => {
+                    let whole = answer.whole().await;
+                    whole.inspect(|body| self.counters.received(&method, body.len()))
+                }
                 false => Err(answer.failure().await),
             }
         };

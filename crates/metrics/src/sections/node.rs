@@ -60,6 +60,11 @@ impl CgroupMetrics {
 pub struct VolumeMetrics {
     /// By `migrated`, `operation_name`, `status`, `volume_plugin`.
     pub operations: HistogramVec,
+    /// By `operation_name`, `plugin_name`.
+    pub totals: HistogramVec,
+    /// By `metric_source`: `du`, `statfs`.
+    pub measured: HistogramVec,
+    pub earlier: EarlierVolumes,
     /// Of the last sweep.
     pub orphans: GaugeVec,
     /// Of the last sweep.
@@ -70,6 +75,9 @@ impl Default for VolumeMetrics {
     fn default() -> Self {
         let metrics = Self {
             operations: HistogramVec::new(&series::STORAGE_OPERATIONS),
+            totals: HistogramVec::new(&series::VOLUME_OPERATION_TOTAL),
+            measured: HistogramVec::new(&series::VOLUME_COLLECTION_DURATION),
+            earlier: EarlierVolumes::default(),
             orphans: GaugeVec::new(&series::ORPHAN_VOLUMES_CLEANED),
             orphan_errors: GaugeVec::new(&series::ORPHAN_VOLUMES_ERRORS),
         };
@@ -87,8 +95,42 @@ impl VolumeMetrics {
 
     pub(super) fn put_on(&self, page: &mut Page) {
         page.histograms(&self.operations);
+        page.histograms(&self.totals);
+        page.histograms(&self.measured);
+        self.earlier.put_on(page);
         page.gauges(&self.orphans);
         page.gauges(&self.orphan_errors);
+    }
+}
+
+/// What is counted of volumes that an earlier life of the agent, or a kubelet, has left.
+#[derive(Clone, Debug)]
+pub struct EarlierVolumes {
+    pub found: Counter,
+    /// Of those, the ones that no record tells of.
+    pub unknown: Counter,
+    /// Of those, the ones that were taken away, or were to be.
+    pub cleaned: Counter,
+    pub clean_errors: Counter,
+}
+
+impl Default for EarlierVolumes {
+    fn default() -> Self {
+        Self {
+            found: Counter::new(&series::VOLUMES_RECONSTRUCTED),
+            unknown: Counter::new(&series::VOLUMES_RECONSTRUCTED_ERRORS),
+            cleaned: Counter::new(&series::VOLUMES_FORCE_CLEANED),
+            clean_errors: Counter::new(&series::VOLUMES_FORCE_CLEANED_ERRORS),
+        }
+    }
+}
+
+impl EarlierVolumes {
+    fn put_on(&self, page: &mut Page) {
+        page.counter(&self.found);
+        page.counter(&self.unknown);
+        page.counter(&self.cleaned);
+        page.counter(&self.clean_errors);
     }
 }
 
@@ -161,6 +203,10 @@ pub struct RestMetrics {
     pub duration: HistogramVec,
     /// By `host`, `verb`.
     pub turn: HistogramVec,
+    /// By `host`, `verb`.
+    pub request_size: HistogramVec,
+    /// By `host`, `verb`.
+    pub response_size: HistogramVec,
 }
 
 impl Default for RestMetrics {
@@ -170,6 +216,8 @@ impl Default for RestMetrics {
             retries: CounterVec::new(&series::REST_RETRIES),
             duration: HistogramVec::new(&series::REST_DURATION),
             turn: HistogramVec::new(&series::REST_TURN_DURATION),
+            request_size: HistogramVec::new(&series::REST_REQUEST_SIZE),
+            response_size: HistogramVec::new(&series::REST_RESPONSE_SIZE),
         }
     }
 }
@@ -180,5 +228,7 @@ impl RestMetrics {
         page.counters(&self.retries);
         page.histograms(&self.duration);
         page.histograms(&self.turn);
+        page.histograms(&self.request_size);
+        page.histograms(&self.response_size);
     }
 }

@@ -27,6 +27,7 @@ use queue::PullQueue;
 use rate::PullRate;
 
 use crate::config::{ImageSettings, RuntimeDeps};
+use crate::counters::{Ensured, image_ensured};
 
 /// An image that is there.
 #[derive(Clone, Debug)]
@@ -128,19 +129,38 @@ impl Images {
         self.records.is_some() && self.keychain.has_providers()
     }
 
-    /// The image, if it is on the node, the policy allows that, and so the pod may have it.
+    /// The image, if it is on the node, the policy allows that, and so the pod may have it. Asked once for each image
+    /// a container needs.
     pub(crate) async fn at_hand(
         &self,
         request: &ImageRequest<'_>,
     ) -> Result<Option<ReadyImage>, ImageFailure> {
+        let mut ensured = Ensured::default();
+        let ready = self.find(request, &mut ensured).await;
+        image_ensured(&self.metrics, request.policy.label(), ensured);
+        ready
+    }
+
+    async fn find(
+        &self,
+        request: &ImageRequest<'_>,
+        ensured: &mut Ensured,
+    ) -> Result<Option<ReadyImage>, ImageFailure> {
         let name = self.full_name(request)?;
         if request.policy == PullPolicy::Always {
+            ensured.pull_required = Some(true);
             return Ok(None);
         }
-        match self.present(request, &name).await? {
-            Some(image) => self.if_accessible(request, &name, image).await,
-            None => Ok(None),
-        }
+        let present = self.present(request, &name).await?;
+        ensured.present = Some(present.is_some());
+        let Some(image) = present else {
+            // One that is never pulled is refused before it is asked whether it would have to be.
+            ensured.pull_required = (request.policy != PullPolicy::Never).then_some(true);
+            return Ok(None);
+        };
+        let ready = self.if_accessible(request, &name, image).await?;
+        ensured.pull_required = Some(ready.is_none());
+        Ok(ready)
     }
 
     /// Pulls an image that is not at hand, if the policy says so. Takes as long as the registry does.
@@ -205,7 +225,8 @@ impl Images {
                     Standing::Free => true,
                     Standing::Unknown => false,
                     Standing::Known(known) => {
-                        let held = self.credentials(request, name).await?;
+                        let held = self.credentials(request, name).await;
+                        let held = held.inspect_err(|_| records.check_failed())?;
                         records
                             .allows(request.image, &image.id, &known, &held)
                             .await

@@ -11,6 +11,15 @@ pub(crate) enum PullPolicy {
 }
 
 impl PullPolicy {
+    /// As metrics name it.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            PullPolicy::Always => "always",
+            PullPolicy::IfNotPresent => "ifnotpresent",
+            PullPolicy::Never => "never",
+        }
+    }
+
     /// The policy as written; without one, `latest` and untagged images are always pulled.
     pub(crate) fn of(policy: Option<&str>, image: &str) -> Self {
         match policy {

@@ -254,6 +254,16 @@ impl Page {
         self.count(&s::FS_WRITES_BYTES, labels, io.write_bytes);
         self.count(&s::FS_READS, labels, io.reads);
         self.count(&s::FS_WRITES, labels, io.writes);
+        for (metric, cost) in [
+            (&s::FS_IO_COST_USAGE, io.cost.usage),
+            (&s::FS_IO_COST_WAIT, io.cost.wait),
+            (&s::FS_IO_COST_IN_DEBT, io.cost.in_debt),
+            (&s::FS_IO_COST_IN_DELAY, io.cost.in_delay),
+        ] {
+            if let Some(micros) = cost {
+                self.put(metric, labels, micros as f64 / 1e6);
+            }
+        }
         let (major, minor) = (io.major.to_string(), io.minor.to_string());
         for (operation, bytes) in [("Read", io.read_bytes), ("Write", io.write_bytes)] {
             let more = self.text.more(&[

@@ -98,6 +98,22 @@ pub static FS_WRITES: Metric = counter(
     "container_fs_writes_total",
     "Cumulative count of writes completed",
 );
+pub static FS_IO_COST_USAGE: Metric = counter(
+    "container_fs_io_cost_usage_seconds_total",
+    "Cumulative IOCost usage in seconds",
+);
+pub static FS_IO_COST_WAIT: Metric = counter(
+    "container_fs_io_cost_wait_seconds_total",
+    "Cumulative IOCost wait in seconds",
+);
+pub static FS_IO_COST_IN_DEBT: Metric = counter(
+    "container_fs_io_cost_indebt_seconds_total",
+    "Cumulative IOCost debt in seconds",
+);
+pub static FS_IO_COST_IN_DELAY: Metric = counter(
+    "container_fs_io_cost_indelay_seconds_total",
+    "Cumulative IOCost delay in seconds",
+);
 pub static BLKIO: Metric = counter(
     "container_blkio_device_usage_total",
     "Blkio Device bytes usage",

@@ -65,6 +65,7 @@ fn every_series_once_and_with_its_value() {
         ("container_ulimits_soft", 1024.0),
         ("container_fs_usage_bytes", 8192.0),
         ("container_fs_reads_bytes_total", 4096.0),
+        ("container_fs_io_cost_usage_seconds_total", 2.5),
         ("container_pressure_cpu_waiting_seconds_total", 2.0),
         ("container_start_time_seconds", (NOW - 50) as f64),
         ("container_last_seen", NOW as f64),

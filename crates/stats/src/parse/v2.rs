@@ -120,6 +120,10 @@ pub(crate) fn io(text: &str) -> Vec<DeviceIo> {
                 "wbytes" => io.write_bytes = value,
                 "rios" => io.reads = value,
                 "wios" => io.writes = value,
+                "cost.usage" => io.cost.usage = Some(value),
+                "cost.wait" => io.cost.wait = Some(value),
+                "cost.indebt" => io.cost.in_debt = Some(value),
+                "cost.indelay" => io.cost.in_delay = Some(value),
                 _ => {}
             }
         }
@@ -208,6 +212,24 @@ mod tests {
         assert_eq!((found.io[0].read_bytes, found.io[0].writes), (4096, 2));
         assert_eq!(found.pressure.cpu, None);
         assert_eq!(found.pressure.memory.unwrap().full.total, 10);
+    }
+
+    /// `cost.usage` is there where the model is on, the rest only where its details are as well.
+    #[test]
+    fn what_io_cost() {
+        for (words, expected) in [
+            ("wios=2", [None; 4]),
+            ("cost.usage=7", [Some(7), None, None, None]),
+            (
+                "cost.vrate=100.00 cost.usage=7 cost.wait=6 cost.indebt=5 cost.indelay=4",
+                [Some(7), Some(6), Some(5), Some(4)],
+            ),
+        ] {
+            let found = io(&format!("254:0 rbytes=1 {words}\n"));
+            let cost = found[0].cost;
+            let cost = [cost.usage, cost.wait, cost.in_debt, cost.in_delay];
+            assert_eq!(cost, expected, "{words}");
+        }
     }
 
     #[test]

@@ -148,7 +148,12 @@ async fn files_and_directories() {
     let (bin, conf) = (dir.path().join("bin"), dir.path().join("conf"));
     let all = async |path: &Path| {
         let found = read_providers(&HostFiles, path, &bin, true).await?;
-        Ok::<_, ConfigError>(found.into_iter().map(|p| p.name).collect::<Vec<_>>())
+        let names = found.providers.into_iter().map(|p| p.name);
+        Ok::<_, ConfigError>(names.collect::<Vec<_>>())
+    };
+    let hash = async |path: &Path| {
+        let found = read_providers(&HostFiles, path, &bin, true).await;
+        found.unwrap().hash
     };
     std::fs::create_dir(&conf).unwrap();
     assert_eq!(all(&conf).await, Err(ConfigError::NoBinDir(bin.clone())));
@@ -165,6 +170,9 @@ async fn files_and_directories() {
     std::fs::write(conf.join("a.yml"), GOOD.replace("name: one", "name: two")).unwrap();
     assert_eq!(all(&conf).await, Ok(vec!["two".into(), "one".into()]));
     assert_eq!(all(&conf.join("b.yaml")).await, Ok(vec!["one".into()]));
+    let (whole, one) = (hash(&conf).await, hash(&conf.join("b.yaml")).await);
+    assert!(whole != one && one.starts_with("sha256:") && one.len() == 71);
+    assert_eq!(hash(&conf).await, whole);
     std::fs::write(conf.join("c.json"), GOOD).unwrap();
     let decode = all(&conf).await.unwrap_err();
     assert!(

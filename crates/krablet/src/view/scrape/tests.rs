@@ -209,6 +209,8 @@ fn cluster(now: Instant) -> ClusterNumbers {
     calls.retries.add(&["200", host, "GET"], 1);
     calls.duration.observe_duration(&[host, "GET"], second);
     calls.turn.observe_duration(&[host, "GET"], second);
+    calls.request_size.observe(&[host, "GET"], 0.0);
+    calls.response_size.observe(&[host, "GET"], 900.0);
     let ago = |seconds| Some(now - Duration::from_secs(seconds));
     ClusterNumbers {
         calls,
@@ -255,7 +257,17 @@ fn counted() -> Metrics {
         .volumes
         .operations
         .observe_duration(&mounted, second);
-    metrics.volumes.swept(2, 1);
+    let volumes = &metrics.volumes;
+    let whole = ["overall_volume_mount", "kubernetes.io/nfs"];
+    volumes.totals.observe_duration(&whole, second);
+    volumes.measured.observe_duration(&["du"], second);
+    volumes.swept(2, 1);
+    let ensured = ["true", "ifnotpresent", "false"];
+    runtime.ensured_images.add(&ensured, 1);
+    let checks = &metrics.images.must_pull_checks;
+    checks.add(&["credentialRecordFound"], 1);
+    let provider = &metrics.images.provider_config;
+    provider.set([(vec!["sha256:00"], 1)]);
     let asked = &metrics.pod_resources;
     for counter in [
         &asked.requests,
@@ -293,6 +305,7 @@ async fn the_page_is_the_table() {
     let facts = Facts {
         node_name: "node\\1".into(),
         cgroup_version: CgroupVersion::V2,
+        losing_support: Some("1.37.0"),
         gates: FeatureGates::defaults(),
     };
     let moment = moment(calls().await);
@@ -302,6 +315,8 @@ async fn the_page_is_the_table() {
     let cases: &[Case] = &[
         ("kubelet_node_name", &[("node", "node\\1")], 1.0),
         ("kubelet_cgroup_version", &[], 2.0),
+        ("kubelet_metrics_provider", &[("provider", "cadvisor")], 1.0),
+        ("kubelet_cri_losing_support", &[("version", "1.37.0")], 1.0),
         (
             "kubelet_certificate_manager_server_ttl_seconds",
             &[],
@@ -461,6 +476,7 @@ async fn a_start_is_told_as_far_as_it_has_come() {
     let facts = Facts {
         node_name: "node".into(),
         cgroup_version: CgroupVersion::V2,
+        losing_support: None,
         gates: FeatureGates::defaults(),
     };
     let calls = calls().await;
