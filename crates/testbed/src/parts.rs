@@ -32,7 +32,8 @@ pub enum Part {
 /// The name of the newer runc, as a command and as a runtime handler.
 pub const NEXT_RUNC: &str = "runc-next";
 
-const KUBERNETES: &str = "v1.36.4";
+/// The version of everything of Kubernetes here.
+pub const KUBERNETES: &str = "v1.36.4";
 
 impl Part {
     /// All of them, in the order that is best to build them in.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +14,18 @@ use anyhow::{Context, Result, bail};
 
 use crate::parts::Part;
 use crate::{cache, images, packages, parts};
+
+/// The loopback of this machine as seen from inside the virtual one, whose network interface jobs configure that need it:
+/// [`NETWORK`] are the commands for that.
+pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+
+/// Without a server of addresses: qemu's is one more thing to wait for, and it always gives the same.
+pub const NETWORK: &str = "
+    modprobe virtio_net
+    ip link set eth0 up
+    ip addr add 10.0.2.15/24 dev eth0
+    ip route add default via 10.0.2.2
+";
 
 /// What a machine is started for.
 #[derive(Clone, Debug)]
@@ -288,6 +301,9 @@ fn power_on(image: &Path, work: &Path, timeout: Duration) -> Result<Duration> {
         .args(["-drive", &drive(image.join("disk.img"), ",snapshot=on")])
         .args(["-drive", &drive(work.join("job.img"), "")])
         .args(["-serial", &format!("file:{}", console.display())])
+        // No ROM: nothing is to be booted from the network.
+        .args(["-netdev", "user,id=net0"])
+        .args(["-device", "virtio-net-pci,netdev=net0,romfile="])
         .env("TMPDIR", work)
         .stdin(Stdio::null())
         .stdout(errors.try_clone()?)

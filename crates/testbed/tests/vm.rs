@@ -10,6 +10,10 @@
 mod classes;
 #[path = "vm/disks.rs"]
 mod disks;
+#[path = "vm/features.rs"]
+mod features;
+#[path = "vm/joined.rs"]
+mod joined;
 
 use std::time::Duration;
 
@@ -51,7 +55,8 @@ const MACHINE: &str = r#"
         krablet.local/tool:v1 one /tool cat /proc/self/cgroup | tee /job/out/scope
 "#;
 
-/// One boot for all of it, as a boot is what costs: the machine, the runtime, and then a static pod of krablet under the systemd cgroup driver, with its limits in place.
+/// One boot for all of it, as a boot is what costs: the machine, the runtime, then static pods of krablet under the systemd
+/// cgroup driver, with their limits in place, and at last krablet as the kubelet of a node in a cluster.
 #[tokio::test]
 async fn krablet_runs_a_pod_under_systemd_and_cgroup_v2() {
     let script = r#"
@@ -67,7 +72,7 @@ address: 127.0.0.1
 podPidsLimit: 123
 systemReserved: {memory: 256Mi}
 END
-        cat /job/classes.yaml >> /job/config.yaml
+        cat /job/classes.yaml /job/features.yaml >> /job/config.yaml
         cp /job/web.yaml /etc/manifests/
         # One that uses much memory, and always the same: of that, two per cent say something.
         cat > /etc/manifests/steady.yaml <<END
@@ -130,24 +135,31 @@ END
         eventually no_slice
     "#;
     let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    let files = vec![
+    let mut files = vec![
         (krablet_program().unwrap(), "krablet".to_owned()),
         (examples.join("web.yaml"), "web.yaml".to_owned()),
     ];
-    let report = vm::run(VmJob {
+    let cluster = joined::Cluster::up().await;
+    files.extend(cluster.files());
+    let machine = vm::run(VmJob {
         files,
         script: format!(
-            "{PRELUDE}{MACHINE}{}{}{script}{}{}systemctl stop krablet",
+            "{PRELUDE}{MACHINE}{}{}{}{script}{}{}{}systemctl stop krablet{}{}",
             classes::MACHINE,
             disks::MACHINE,
+            features::MACHINE,
             classes::SCRIPT,
-            disks::SCRIPT
+            disks::SCRIPT,
+            features::SCRIPT,
+            vm::NETWORK,
+            joined::SCRIPT
         ),
-        timeout: Duration::from_secs(900),
-    })
-    .await
-    .unwrap();
+        timeout: Duration::from_secs(1800),
+    });
+    let (report, driven) = cluster.drive(machine).await;
+    eprintln!("from power-on to power-off: {:?}", report.elapsed);
     assert_done(&report);
+    driven.unwrap();
     assert!(report.text("images").contains(images::PAUSE));
     assert!(
         report.text("scope").contains("test.slice/lab-one.scope"),
@@ -171,6 +183,9 @@ END
     assert_figures(&report);
     classes::assert_held(&report);
     disks::assert_held(&report);
+    features::assert_held(&report);
+    joined::assert_held(&report);
+    cluster.down().await;
 }
 
 /// One number of a reading: that of a file, or that of a key in it.

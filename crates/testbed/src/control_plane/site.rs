@@ -17,7 +17,7 @@ use super::pki::{self, Authority, ClientCertificate, Pair};
 use super::{ControlPlane, ControlPlaneOptions};
 use crate::keeper::Keeper;
 use crate::parts::{self, Part};
-use crate::{cache, layout, ports};
+use crate::{cache, layout, ports, vm};
 
 /// The group that may do everything.
 const MASTERS: &str = "system:masters";
@@ -198,6 +198,7 @@ impl ControlPlane {
         .map(str::to_owned)
         .to_vec();
         names.extend(self.site.address.map(|address| address.to_string()));
+        names.push(vm::HOST.to_string());
         let front_proxy = ClientCertificate::new(FRONT_PROXY, "");
         let kubelet_client = ClientCertificate::new("kube-apiserver-kubelet-client", MASTERS);
         for (name, pair) in [
