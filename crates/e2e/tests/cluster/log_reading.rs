@@ -237,7 +237,7 @@ async fn across_rotations(node: &Member) {
             }
             assert_eq!(line, format!("line {count} {filler}"));
             count += 1;
-            if count % BATCH == 0 {
+            if count.is_multiple_of(BATCH) {
                 go(count / BATCH + 1);
             }
         }
