@@ -112,7 +112,7 @@ pub async fn killed_amid_creations_and_deletions(main: &Member) {
     for name in &coming {
         node.delete(name).await;
     }
-    node.empty().await;
+    node.empty_after_kills().await;
     node.down().await;
 }
 
