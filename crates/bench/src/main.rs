@@ -84,6 +84,7 @@ async fn run(measure: &str, options: &Options) -> Result<Vec<Row>> {
         "scale" => scale::measure(options).await,
         options::CLUSTER => cluster::measure(options).await,
         options::SERVER => cluster::server::measure(options).await,
+        options::CROWD => cluster::crowd::measure(options).await,
         options::CONTENT => cluster::content::measure(options).await,
         _ => binary::measure(),
     }

@@ -3,8 +3,9 @@
 use anyhow::{Result, bail};
 
 /// The measures, in the order they are taken.
-pub const MEASURES: [&str; 10] = [
+pub const MEASURES: [&str; 11] = [
     "binary", "starts", "lone", "idle", "memory", "probes", "scale", CLUSTER, CONTENT, SERVER,
+    CROWD,
 ];
 
 /// krablet and the upstream kubelet as nodes of a cluster.
@@ -13,8 +14,10 @@ pub const CLUSTER: &str = "cluster";
 pub const CONTENT: &str = "content";
 /// The HTTPS port.
 pub const SERVER: &str = "server";
+/// Many pods of an API server.
+pub const CROWD: &str = "crowd";
 /// Taken only when asked for: they need a control plane.
-const ON_DEMAND: [&str; 3] = [CLUSTER, CONTENT, SERVER];
+const ON_DEMAND: [&str; 4] = [CLUSTER, CONTENT, SERVER, CROWD];
 
 pub const USAGE: &str = "\
 usage: krablet-bench [--quick] [--only MEASURE]... [--pods N] [--rounds N]
@@ -24,8 +27,9 @@ Measures krablet against the raw CRI floor, on a container runtime of its own.
   --only MEASURE  binary, starts, lone, idle, memory, probes or scale; or one of those that are not
                   taken otherwise: cluster (krablet and the upstream kubelet as nodes of a
                   cluster), content (what configMaps and secrets cost, and how fast they follow),
-                  server (the HTTPS port, beside the upstream kubelet's)
-  --pods N        pods instead of 110
+                  server (the HTTPS port, beside the upstream kubelet's), crowd (the memory of 500
+                  real pods of an API server)
+  --pods N        pods instead of 110 (of a crowd, instead of 500)
   --rounds N      how often floor and krablet are run in turn, instead of 3
 KRABLET_BIN names the binary to measure; target/release/krablet if it is not set.";
 
@@ -40,6 +44,8 @@ pub struct Options {
     pub idle_seconds: u64,
     /// Pods in the simulated world.
     pub simulated: usize,
+    /// Pods of a node that has many.
+    pub crowd: usize,
     only: Vec<String>,
 }
 
@@ -62,6 +68,7 @@ impl Options {
                 lone_pods: 12,
                 idle_seconds: 90,
                 simulated: 500,
+                crowd: 500,
                 only: Vec::new(),
             },
             true => Self {
@@ -71,6 +78,7 @@ impl Options {
                 lone_pods: 3,
                 idle_seconds: 20,
                 simulated: 500,
+                crowd: 500,
                 only: Vec::new(),
             },
         };
@@ -84,7 +92,10 @@ impl Options {
                 "--quick" => {}
                 "--help" | "-h" => return Ok(None),
                 "--only" => options.only.push(value()?),
-                "--pods" => options.pods = value()?.parse()?,
+                "--pods" => {
+                    options.pods = value()?.parse()?;
+                    options.crowd = options.pods;
+                }
                 "--rounds" => options.rounds = value()?.parse()?,
                 _ => bail!("unknown argument {argument}\n{USAGE}"),
             }
@@ -114,7 +125,9 @@ mod tests {
         assert_eq!((all.pods, all.rounds), (110, 3));
         let wanted = MEASURES.iter().filter(|measure| all.wants(measure));
         assert_eq!(wanted.count(), MEASURES.len() - ON_DEMAND.len());
-        assert!(!all.wants(CLUSTER) && !all.wants(CONTENT) && !all.wants(SERVER));
+        assert!(
+            !all.wants(CLUSTER) && !all.wants(CONTENT) && !all.wants(SERVER) && !all.wants(CROWD)
+        );
         let some = parse("--only idle --quick --pods 7 --only lone")
             .unwrap()
             .unwrap();

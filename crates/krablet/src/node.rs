@@ -23,7 +23,7 @@ use krablet_pod::paths::RootDir;
 use krablet_runtime::ImageDeps;
 use krablet_runtime::dns::check_node_resolver;
 use krablet_server::NodeView as _;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -45,22 +45,39 @@ use crate::{
 
 /// Runs the agent until SIGTERM or SIGINT, or until a run-once has ended.
 pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
+    // From the first moment on: who stops an agent that is still starting finds it ended in good order, too.
+    let mut stop = StopSignals::listen()?;
+    let mut parts = Parts::default();
+    let ended = tokio::select! {
+        biased;
+        name = stop.next() => {
+            info!("{name}: stopping; the pods go on");
+            // A run-once that was cut short has not shown that its pods run.
+            Ok(ExitCode::from(u8::from(loaded.config.sources.run_once)))
+        }
+        ended = live(&loaded, verbosity, &mut parts) => ended,
+    };
+    parts.end().await;
+    ended
+}
+
+/// An agent's life, which ends by itself only where something is wrong, or was to be done once.
+async fn live(loaded: &Loaded, verbosity: Verbosity, parts: &mut Parts) -> Result<ExitCode> {
     let manager = ServiceManager::of_process(&loaded.gates)?;
-    let machine = Machine::of(&loaded)?;
-    let lock_file = match loaded.flags.lock_file.as_str() {
+    let machine = Machine::of(loaded)?;
+    parts.lock_file = match loaded.flags.lock_file.as_str() {
         "" => None,
         path => Some(LockFile::acquire(path, loaded.flags.exit_on_lock_contention).await?),
     };
     let root = prepare_root(&loaded.flags.root_dir)?;
-    let _lock = lock::take(&root.path().join("krablet.lock"))?;
+    parts.root_lock = Some(lock::take(&root.path().join("krablet.lock"))?);
     let clock: Arc<dyn WallClock> = Arc::new(SystemClock);
     let event_clock = clock.clone();
     let calls = CallLog::default();
     let (runtime, images) = connect(&loaded.config, &calls)?;
-    let mut parts = Parts::default();
     manager.start(&mut parts.tasks);
     let ground = Ground {
-        loaded: &loaded,
+        loaded,
         name: &machine.name,
         root: &root,
         files: Arc::new(HostFiles),
@@ -72,8 +89,8 @@ pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
         seed: fresh_seed(),
     };
     // What the user has to set right is told before the runtime is waited for.
-    preflight::check(&loaded)?;
-    let place = Place::find(&ground, &machine, &mut parts).await?;
+    preflight::check(loaded)?;
+    let place = Place::find(&ground, &machine, parts).await?;
     let sources = place.config.sources.clone();
     let gates = place.config.gates;
     let node = Node::start(&ground, place, &machine, &mut parts.tasks).await;
@@ -82,13 +99,33 @@ pub async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<ExitCode> {
         .await?;
     manager.ready(move || view.failing_checks());
 
-    let ended = match loaded.config.sources.run_once {
+    match loaded.config.sources.run_once {
         true => Ok(run_once::wait(&handle, &sources, gates).await),
-        false => wait_for_end(&mut parts.tasks, lock_file).await,
-    };
-    drop((handle, manager));
-    parts.end().await;
-    ended
+        false => wait_for_end(parts).await,
+    }
+}
+
+/// The signals that end the agent.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }
 
 /// What the agent is to be built from, once the runtime has answered.
@@ -313,22 +350,16 @@ impl Node {
     }
 }
 
-/// Until a signal, until another agent wants the lock file, or until a part of the agent ends, which none does by
-/// itself.
-async fn wait_for_end(tasks: &mut JoinSet<()>, lock_file: Option<LockFile>) -> Result<ExitCode> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+/// Until another agent wants the lock file, or until a part of the agent ends, which none does by itself.
+async fn wait_for_end(parts: &mut Parts) -> Result<ExitCode> {
     tokio::select! {
         biased;
-        _ = terminate.recv() => info!("SIGTERM: stopping; the pods go on"),
-        _ = interrupt.recv() => info!("SIGINT: stopping; the pods go on"),
-        () = contended(&lock_file) => {}
-        ended = tasks.join_next() => match ended {
+        () = contended(&parts.lock_file) => Ok(ExitCode::SUCCESS),
+        ended = parts.tasks.join_next() => match ended {
             Some(Err(e)) => bail!("a part of the agent failed: {e}"),
             _ => bail!("a part of the agent ended"),
         },
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 async fn contended(lock_file: &Option<LockFile>) {

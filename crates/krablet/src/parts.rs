@@ -5,6 +5,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tracing::warn;
 
+use crate::lock::Lock;
+use crate::preflight::LockFile;
+
 /// How long the end waits for the last writes; a disk that hangs must not keep the process alive.
 const LAST_WRITES: Duration = Duration::from_secs(8);
 
@@ -14,6 +17,9 @@ pub struct Parts {
     pub tasks: JoinSet<()>,
     /// Those that write state files. They end when nobody is left who could give them something to write.
     pub savers: JoinSet<()>,
+    /// Held until the last write is done.
+    pub lock_file: Option<LockFile>,
+    pub root_lock: Option<Lock>,
 }
 
 impl Parts {

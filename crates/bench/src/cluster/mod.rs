@@ -6,6 +6,7 @@ mod agent;
 mod audit;
 pub mod content;
 mod course;
+pub mod crowd;
 mod followers;
 mod ground;
 mod link;

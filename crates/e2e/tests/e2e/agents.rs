@@ -6,7 +6,7 @@ use krablet_e2e::manifest::{pod, single, tool};
 use krablet_e2e::stage::{LONG, full, options};
 use krablet_e2e::web::Web;
 use krablet_e2e::{Stage, status};
-use krablet_testbed::{Bed, BedOptions, Home, Krablet};
+use krablet_testbed::{Bed, BedOptions, Home, Krablet, eventually};
 use serde_json::{Value, json};
 
 /// Another agent on the bed of the one before, which is stopped; its pods go on.
@@ -208,6 +208,34 @@ pub async fn restart_of_the_agent_is_not_seen_by_the_pods() {
         .await;
     assert_eq!(stage.running_ids("calm-a").await, ids);
     stage.down().await;
+}
+
+/// An agent that is stopped before it ever met its runtime ends in good order.
+pub async fn stopped_while_it_waits_for_the_runtime() {
+    let dir = std::env::temp_dir().join(format!("krablet-e2e-early-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let nowhere = Home {
+        dir: dir.clone(),
+        endpoint: "unix:///nowhere".to_owned(),
+        cgroup_root: None,
+        bed: None,
+    };
+    for (name, run_once, code) in [("always", false, 0), ("once", true, 1)] {
+        let mut options = options(json!({"runOnce": run_once}));
+        options.name = name.to_owned();
+        let mut krablet = Krablet::prepare(&nowhere, options).unwrap();
+        krablet.start().unwrap();
+        eventually(LONG, "the runtime is waited for", async || {
+            match krablet.log() {
+                log if log.contains("does not answer yet") => Ok(()),
+                log => Err(log),
+            }
+        })
+        .await;
+        let ended = krablet.terminate().await.unwrap();
+        assert_eq!(ended.code(), Some(code), "{}", krablet.log());
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 /// Under the kubelet's name there are no commands; under its own name only the known ones.

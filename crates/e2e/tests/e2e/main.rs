@@ -94,7 +94,8 @@ fn main() -> ExitCode {
             outages::runtime_without_events,
             crowds::two_hundred_broken_manifests;
         bare:
-            agents::works_under_the_name_kubelet;
+            agents::works_under_the_name_kubelet,
+            agents::stopped_while_it_waits_for_the_runtime;
     };
     krablet_e2e::harness::main(scenarios)
 }
