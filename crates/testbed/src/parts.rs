@@ -339,6 +339,8 @@ fn go_command(module: &Path, ldflags: &str, output: &Path, packages: &[&str]) ->
             "-trimpath",
             "-buildvcs=false",
             "-mod=readonly",
+            // The linker would leave it out again.
+            "-gcflags=all=-dwarf=false",
             "-ldflags",
             ldflags,
             "-o",

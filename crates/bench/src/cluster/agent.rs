@@ -58,11 +58,17 @@ impl Used {
 impl Agent {
     /// With everything in place, not started.
     pub fn prepare(ground: &Ground, kind: Kind, pods: usize) -> Result<Self> {
-        Self::prepare_with(ground, kind, pods, json!({}))
+        Self::prepare_with(ground, kind, pods, json!({}), &[])
     }
 
-    /// The same, with these fields of its configuration.
-    pub fn prepare_with(ground: &Ground, kind: Kind, pods: usize, more: Value) -> Result<Self> {
+    /// The same, with these fields of its configuration and these arguments.
+    pub fn prepare_with(
+        ground: &Ground,
+        kind: Kind,
+        pods: usize,
+        more: Value,
+        arguments: &[&str],
+    ) -> Result<Self> {
         let name = kind.name();
         let url = ground.plane.server_url();
         let port = url.rsplit(':').next().unwrap_or_default();
@@ -80,6 +86,7 @@ impl Agent {
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--cert-dir={}", dir.join("pki").display()),
         ];
+        args.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let program = match kind {
             Kind::Krablet => program()?,
             Kind::Kubelet => {
