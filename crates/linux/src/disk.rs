@@ -3,6 +3,7 @@
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -46,40 +47,46 @@ pub(crate) fn lstat(path: &Path) -> io::Result<Entry> {
     Ok(entry(path.to_owned(), &found))
 }
 
-pub(crate) fn list(dir: &Path) -> io::Result<Vec<Entry>> {
+/// Shows `visit` each name in a directory, in no order, and the directory to ask more of it.
+fn each_name(
+    dir: &Path,
+    mut visit: impl FnMut(&OwnedFd, &CStr) -> io::Result<()>,
+) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = fs::open(dir, flags, Mode::empty()).map_err(naming("open directory", dir))?;
-    let mut found = Vec::new();
     for item in Dir::read_from(&fd).map_err(naming("read directory", dir))? {
         let item = item.map_err(naming("read directory", dir))?;
         let name = item.file_name();
-        if is_dot(name) {
-            continue;
+        if !is_dot(name) {
+            visit(&fd, name)?;
         }
+    }
+    Ok(())
+}
+
+pub(crate) fn list(dir: &Path) -> io::Result<Vec<Entry>> {
+    let mut found = Vec::new();
+    each_name(dir, |fd, name| {
         let path = dir.join(OsStr::from_bytes(name.to_bytes()));
-        match fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+        match fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => found.push(entry(path, &stat)),
             // Gone between the two calls: as if never seen.
             Err(Errno::NOENT) => {}
             Err(e) => return Err(naming("lstat", &path)(e)),
         }
-    }
+        Ok(())
+    })?;
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
 }
 
 /// Asks nothing of what is behind the names, which may hang.
 pub(crate) fn names(dir: &Path) -> io::Result<Vec<OsString>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = fs::open(dir, flags, Mode::empty()).map_err(naming("open directory", dir))?;
     let mut found = Vec::new();
-    for item in Dir::read_from(&fd).map_err(naming("read directory", dir))? {
-        let item = item.map_err(naming("read directory", dir))?;
-        let name = item.file_name();
-        if !is_dot(name) {
-            found.push(OsStr::from_bytes(name.to_bytes()).to_owned());
-        }
-    }
+    each_name(dir, |_, name| {
+        found.push(OsStr::from_bytes(name.to_bytes()).to_owned());
+        Ok(())
+    })?;
     found.sort();
     Ok(found)
 }
