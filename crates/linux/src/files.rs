@@ -97,6 +97,35 @@ pub trait Files: Send + Sync {
     async fn set_group(&self, path: &Path, gid: u32) -> io::Result<()>;
 }
 
+/// The regular files of a directory, by name; one that a link leads to goes by the link's name. Entries that are not `wanted`
+/// and links that lead nowhere are passed over.
+pub async fn regular_files(
+    files: &dyn Files,
+    dir: &Path,
+    wanted: impl Fn(&Path) -> bool + Send,
+) -> io::Result<Vec<Entry>> {
+    let mut found = Vec::new();
+    for entry in files.list(dir).await? {
+        if !wanted(&entry.path) {
+            continue;
+        }
+        let entry = match entry.kind {
+            EntryKind::Symlink => match files.stat(&entry.path).await {
+                Ok(target) => Entry {
+                    path: entry.path,
+                    ..target
+                },
+                Err(_) => continue,
+            },
+            _ => entry,
+        };
+        if entry.kind == EntryKind::File {
+            found.push(entry);
+        }
+    }
+    Ok(found)
+}
+
 /// The machine's own files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostFiles;

@@ -34,7 +34,7 @@ pub use cgroup_names::{CgroupDriver, CgroupNames};
 pub use cgroups::{CgroupVersion, Cgroups, HostCgroups};
 pub use clock::{SystemClock, WallClock};
 pub use facts::{HostFacts, HostIps, Machine, MachineFacts};
-pub use files::{Entry, EntryKind, Files, HostFiles};
+pub use files::{Entry, EntryKind, Files, HostFiles, regular_files};
 pub use first_writes::{FirstWrites, InotifyWrites, NoWrites};
 pub use mounts::{HostMounts, Mount, Mounts};
 pub use no_swap::tmpfs_stays_in_memory;

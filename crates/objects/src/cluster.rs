@@ -139,18 +139,12 @@ impl ClusterObjects {
 impl Objects for ClusterObjects {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError> {
         let key = ObjectKey::config_map(namespace, name);
-        match self.get(&key).await? {
-            Object::ConfigMap(object) => Ok(object),
-            Object::Secret(_) => Err(ObjectError::not_found(&key)),
-        }
+        self.get(&key).await?.config_map(&key)
     }
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
         let key = ObjectKey::secret(namespace, name);
-        match self.get(&key).await? {
-            Object::Secret(object) => Ok(object),
-            Object::ConfigMap(_) => Err(ObjectError::not_found(&key)),
-        }
+        self.get(&key).await?.secret(&key)
     }
 
     fn want(&self, pod: &Pod) {

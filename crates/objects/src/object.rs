@@ -8,7 +8,7 @@ use krablet_kube::{ApiError, Call, Kube, Verb, paths};
 use krablet_pod::api::{ConfigMap, Secret};
 use serde::de::DeserializeOwned;
 
-use crate::{Kind, ObjectKey};
+use crate::{Kind, ObjectError, ObjectKey};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Object {
@@ -21,6 +21,22 @@ pub(crate) enum Object {
 pub(crate) struct Version(Option<String>, Option<String>);
 
 impl Object {
+    /// As the configMap that was asked for by this key.
+    pub(crate) fn config_map(self, key: &ObjectKey) -> Result<Arc<ConfigMap>, ObjectError> {
+        match self {
+            Object::ConfigMap(object) => Ok(object),
+            Object::Secret(_) => Err(ObjectError::not_found(key)),
+        }
+    }
+
+    /// As the secret that was asked for by this key.
+    pub(crate) fn secret(self, key: &ObjectKey) -> Result<Arc<Secret>, ObjectError> {
+        match self {
+            Object::Secret(object) => Ok(object),
+            Object::ConfigMap(_) => Err(ObjectError::not_found(key)),
+        }
+    }
+
     fn meta(&self) -> &ObjectMeta {
         match self {
             Object::ConfigMap(object) => &object.metadata,

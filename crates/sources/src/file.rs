@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::stream::{once, select_all};
 use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
-use krablet_linux::{DirectoryWatch, Entry, EntryKind, Files, WatchStream};
+use krablet_linux::{DirectoryWatch, Entry, EntryKind, Files, WatchStream, regular_files};
 use krablet_pod::api::Pod;
 use krablet_pod::marks::PodSource;
 use tokio::sync::mpsc;
@@ -277,25 +277,8 @@ impl FileSource {
         if entry.kind != EntryKind::Directory {
             return Ok(vec![entry]);
         }
-        let mut found = Vec::new();
-        for entry in self.files.list(path).await? {
-            if is_hidden(&entry.path) {
-                continue;
-            }
-            let entry = match entry.kind {
-                EntryKind::Symlink => match self.files.stat(&entry.path).await {
-                    Ok(target) => Entry {
-                        path: entry.path,
-                        ..target
-                    },
-                    Err(_) => continue,
-                },
-                _ => entry,
-            };
-            if entry.kind == EntryKind::File {
-                found.push(entry);
-            }
-        }
+        let wanted = |path: &Path| !is_hidden(path);
+        let mut found = regular_files(&*self.files, path, wanted).await?;
         if found.len() > MAX_FILES {
             warn!(path = %path.display(), files = found.len(), limit = MAX_FILES, "Too many manifests in one directory, ignoring the last ones by name");
             found.truncate(MAX_FILES);

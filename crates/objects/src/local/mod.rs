@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{FutureExt as _, StreamExt as _};
-use krablet_linux::{DirectoryWatch, Entry, EntryKind, Files, WatchStream};
+use krablet_linux::{DirectoryWatch, Files, WatchStream, regular_files};
 use krablet_pod::api::{ConfigMap, Pod, Secret};
 use krablet_pod::{PodRef, PodUid};
 use tokio::sync::watch;
@@ -89,18 +89,12 @@ impl LocalObjects {
 impl Objects for LocalObjects {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError> {
         let key = ObjectKey::config_map(namespace, name);
-        match self.get(&key).await? {
-            Object::ConfigMap(object) => Ok(object),
-            Object::Secret(_) => Err(ObjectError::not_found(&key)),
-        }
+        self.get(&key).await?.config_map(&key)
     }
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
         let key = ObjectKey::secret(namespace, name);
-        match self.get(&key).await? {
-            Object::Secret(object) => Ok(object),
-            Object::ConfigMap(_) => Err(ObjectError::not_found(&key)),
-        }
+        self.get(&key).await?.secret(&key)
     }
 
     fn want(&self, pod: &Pod) {
@@ -176,30 +170,12 @@ impl LocalTask {
 
     /// The manifests there are, by name.
     async fn find(&self) -> io::Result<Vec<PathBuf>> {
-        let mut found = Vec::new();
-        for entry in self.files.list(&self.directory).await? {
-            if !is_manifest(&entry.path) {
-                continue;
-            }
-            let entry: Entry = match entry.kind {
-                EntryKind::Symlink => match self.files.stat(&entry.path).await {
-                    Ok(target) => Entry {
-                        path: entry.path,
-                        ..target
-                    },
-                    Err(_) => continue,
-                },
-                _ => entry,
-            };
-            if entry.kind == EntryKind::File {
-                found.push(entry.path);
-            }
-        }
+        let mut found = regular_files(&*self.files, &self.directory, is_manifest).await?;
         if found.len() > MAX_FILES {
             warn!(path = %self.directory.display(), files = found.len(), limit = MAX_FILES, "Too many manifests in one directory, ignoring the last ones by name");
             found.truncate(MAX_FILES);
         }
-        Ok(found)
+        Ok(found.into_iter().map(|entry| entry.path).collect())
     }
 
     /// True if anything may be other than before.
