@@ -9,6 +9,7 @@ mod record;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use krablet_linux::{EntryKind, Files, WallClock};
@@ -115,6 +116,8 @@ pub struct PullRecords {
     intents: Arc<Mutex<BTreeMap<String, u32>>>,
     /// A record is read, changed and written by one at a time.
     writing: tokio::sync::Mutex<()>,
+    /// What lies in both directories was counted once.
+    tallied: AtomicBool,
 }
 
 /// A pull that was announced. Dropped without an end, its file stays, and says that the image, should it
@@ -154,6 +157,7 @@ impl PullRecords {
             metrics: ImageMetrics::default(),
             intents: Arc::default(),
             writing: tokio::sync::Mutex::default(),
+            tallied: AtomicBool::new(false),
         }
     }
 
@@ -204,17 +208,23 @@ impl PullRecords {
         self.metrics.must_pull_checks.add(&[result], 1);
     }
 
-    /// Tells how much is written down, by whoever has changed it.
-    async fn tally(&self) {
+    /// Tells how much is written down in a directory, by whoever has changed it. Who is the first to change anything also
+    /// tells of the other directory, for what an earlier agent left there.
+    async fn tally(&self, changed: &Path) {
+        let is_first = !self.tallied.load(Ordering::Relaxed);
         for (dir, gauge) in [
             (&self.pulling, &self.metrics.intents_on_disk),
             (&self.pulled, &self.metrics.records_on_disk),
         ] {
+            if dir != changed && !is_first {
+                continue;
+            }
             let names = self.files.names(dir).await.unwrap_or_default();
             let names = names.iter().filter_map(|name| name.to_str());
             let count = names.filter(|name| is_record(name)).count();
             gauge.set([(Vec::new(), count as u64)]);
         }
+        self.tallied.store(true, Ordering::Relaxed);
     }
 
     /// The image's record, and whether an agent pulled it.
@@ -300,7 +310,7 @@ impl PullRecords {
         if let Err(error) = removed {
             tracing::error!(image, %error, "Failed to remove image pull intent");
         }
-        self.tally().await;
+        self.tally(&self.pulling).await;
     }
 
     async fn record_credentials(
@@ -352,7 +362,7 @@ impl PullRecords {
             }
             let _ = self.files.remove_file(&path).await;
         }
-        self.tally().await;
+        self.tally(&self.pulling).await;
     }
 
     /// Forgets images that are gone. `until` lies before the images were listed: what is younger may be of one
@@ -367,7 +377,7 @@ impl PullRecords {
                 }
             }
         }
-        self.tally().await;
+        self.tally(&self.pulled).await;
     }
 
     /// All records of a directory that can be read.
@@ -428,7 +438,7 @@ impl PullRecords {
             written = self.files.write_atomic(path, &bytes, FILE_MODE).await;
         }
         written.map_err(|e| RecordError::new(path, e))?;
-        self.tally().await;
+        self.tally(dir).await;
         Ok(())
     }
 }

@@ -267,6 +267,27 @@ async fn records_of_images_that_are_gone_go_too() {
 }
 
 #[tokio::test]
+async fn what_an_earlier_agent_left_is_counted_with_the_first_change() {
+    let earlier = world(Verification::default());
+    earlier.pull("r.io/a:1", None).await;
+    drop(earlier.records.intend("r.io/b:1").await.unwrap());
+    let metrics = ImageMetrics::default();
+    let records = PullRecords::new(
+        Verification::default(),
+        earlier.dir.path(),
+        Arc::new(HostFiles),
+        Arc::new(Clock),
+    );
+    let next = World {
+        records: records.counting(metrics.clone()),
+        metrics,
+        dir: earlier.dir,
+    };
+    let _intent = next.records.intend("r.io/c:1").await.unwrap();
+    assert_eq!(next.on_disk(), [2, 1]);
+}
+
+#[tokio::test]
 async fn looks_at_the_records_are_counted_by_what_came_of_them() {
     let world = world(Verification::AlwaysVerify);
     let (mine, theirs) = (secret("mine", "p"), secret("theirs", "q"));
