@@ -25,6 +25,15 @@ const INVALID: Refusal = (
     r#"{"message": "Invalid request."}"#,
 );
 
+/// What was said under a name, in the order it was said in.
+pub(super) fn values<'a>(
+    pairs: &'a [(String, String)],
+    name: &str,
+) -> impl Iterator<Item = &'a str> {
+    let named = pairs.iter().filter(move |(key, _)| key == name);
+    named.map(|(_, value)| value.as_str())
+}
+
 /// As Go's API machinery reads a boolean: whatever is there and not false is true.
 pub(super) fn truth(value: &str) -> bool {
     !matches!(value.to_ascii_lowercase().as_str(), "false" | "0")
@@ -43,10 +52,7 @@ fn at_least(value: i64, least: i64) -> Result<u64, Refusal> {
 
 /// The first of each name counts.
 pub(super) fn log_query(pairs: &[(String, String)], now: Timestamp) -> Result<LogQuery, Refusal> {
-    let value = |name: &str| {
-        let mut named = pairs.iter().filter(|(key, _)| key == name);
-        named.next().map(|(_, value)| value.as_str())
-    };
+    let value = |name: &str| values(pairs, name).next();
     let flag = |name: &str| value(name).is_some_and(truth);
     let tail = match value("tail").filter(|tail| !tail.is_empty()) {
         Some("all") => None,
@@ -118,7 +124,7 @@ pub(super) fn stream_query(pairs: &[(String, String)]) -> Option<StreamQuery> {
 /// The ports a WebSocket is for: as many pairs of channels as there are of them.
 pub(super) fn ports_query(pairs: &[(String, String)]) -> Result<Vec<i32>, String> {
     let mut ports = Vec::new();
-    for (_, list) in pairs.iter().filter(|(key, _)| key == "port") {
+    for list in values(pairs, "port") {
         if list.is_empty() {
             return Err("query parameter \"port\" cannot be empty".to_owned());
         }
@@ -140,12 +146,13 @@ pub(super) fn ports_query(pairs: &[(String, String)]) -> Result<Vec<i32>, String
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn pairs(query: &str) -> Vec<(String, String)> {
+    /// The pairs of a query without escapes.
+    pub(in crate::secure) fn pairs(query: &str) -> Vec<(String, String)> {
         let parts = query.split('&').filter(|part| !part.is_empty());
         parts
             .map(|part| part.split_once('=').unwrap_or((part, "")))

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::place::{Place, Refused, terminal};
-use super::query::{NO_STREAMS, StreamQuery, ports_query, stream_query};
+use super::query::{NO_STREAMS, StreamQuery, ports_query, stream_query, values};
 use super::{Door, SharedDoor};
 use crate::answers::refuse;
 use crate::counting::Ongoing;
@@ -50,7 +50,7 @@ pub(super) async fn exec(
     Query(pairs): Query<Pairs>,
     request: Request,
 ) -> Response {
-    let (id, query) = match wanted_streams(&door, &place, &pairs) {
+    let (id, query) = match wanted_streams(&door, &place, &pairs, request.headers()) {
         Ok(wanted) => wanted,
         Err(refused) => return *refused,
     };
@@ -63,9 +63,6 @@ pub(super) async fn exec(
         stdout: query.stdout,
         stderr: query.stderr,
     };
-    if let Err(why) = wanted_upgrade(request.headers()) {
-        return refuse(StatusCode::BAD_REQUEST, why);
-    }
     let place = door.parts.streaming.exec(wanted).await;
     door.streams.join(request, place).await
 }
@@ -76,7 +73,7 @@ pub(super) async fn attach(
     Query(pairs): Query<Pairs>,
     request: Request,
 ) -> Response {
-    let (id, query) = match wanted_streams(&door, &place, &pairs) {
+    let (id, query) = match wanted_streams(&door, &place, &pairs, request.headers()) {
         Ok(wanted) => wanted,
         Err(refused) => return *refused,
     };
@@ -91,9 +88,6 @@ pub(super) async fn attach(
         stdout: query.stdout,
         stderr: query.stderr && !tty,
     };
-    if let Err(why) = wanted_upgrade(request.headers()) {
-        return refuse(StatusCode::BAD_REQUEST, why);
-    }
     let place = door.parts.streaming.attach(wanted).await;
     door.streams.join(request, place).await
 }
@@ -128,15 +122,18 @@ pub(super) async fn port_forward(
     door.streams.join(request, place).await
 }
 
-/// Which streams of which container.
+/// Which streams of which container, for a connection that can become a stream.
 fn wanted_streams(
     door: &Door,
     place: &Place,
     pairs: &Pairs,
+    headers: &HeaderMap,
 ) -> Result<(ContainerId, StreamQuery), Refused> {
-    let query =
-        stream_query(pairs).ok_or_else(|| Box::new(refuse(StatusCode::BAD_REQUEST, NO_STREAMS)))?;
-    Ok((door.running_container(place)?, query))
+    let bad = |why| Box::new(refuse(StatusCode::BAD_REQUEST, why));
+    let query = stream_query(pairs).ok_or_else(|| bad(NO_STREAMS))?;
+    let id = door.running_container(place)?;
+    wanted_upgrade(headers).map_err(bad)?;
+    Ok((id, query))
 }
 
 /// A command to its end, and what it wrote.
@@ -149,8 +146,7 @@ pub(super) async fn run(
         Ok(id) => id,
         Err(refused) => return *refused,
     };
-    let command = pairs.iter().find(|(key, _)| key == "cmd");
-    let command = command.map_or("", |(_, value)| value.as_str());
+    let command = values(&pairs, "cmd").next().unwrap_or_default();
     let asked = command.to_owned();
     let command = command.split(' ').map(str::to_owned).collect();
     let runtime = &door.parts.runtime;

@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::secure::query::values;
+
 const MAX_LINES: i64 = 100_000;
 const MAX_SERVICE_LENGTH: usize = 256;
 const MAX_SERVICES: usize = 4;
@@ -89,11 +91,6 @@ pub(super) fn parse(pairs: &[(String, String)]) -> Result<Option<NodeLogQuery>, 
     query.options.pattern = first("pattern").unwrap_or_default().to_owned();
     problems.result()?;
     Ok(Some(query).filter(|query| *query != NodeLogQuery::default()))
-}
-
-fn values<'a>(pairs: &'a [(String, String)], name: &'static str) -> impl Iterator<Item = &'a str> {
-    let named = pairs.iter().filter(move |(key, _)| key == name);
-    named.map(|(_, value)| value.as_str())
 }
 
 fn integer(text: &str) -> Result<i64, String> {
@@ -197,14 +194,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn pairs(query: &str) -> Vec<(String, String)> {
-        let parts = query.split('&').filter(|part| !part.is_empty());
-        parts
-            .map(|part| part.split_once('=').unwrap_or((part, "")))
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect()
-    }
+    use crate::secure::query::tests::pairs;
 
     #[test]
     fn what_is_asked_for() {

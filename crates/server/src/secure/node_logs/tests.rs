@@ -3,6 +3,7 @@
 use http_body_util::BodyExt as _;
 
 use super::*;
+use crate::secure::query::tests::pairs;
 
 struct Machine {
     dir: tempfile::TempDir,
@@ -29,16 +30,11 @@ impl Machine {
     }
 
     async fn ask(&self, path: &str, query: &str, head: &[(&'static str, &str)]) -> (u16, String) {
-        let parts = query.split('&').filter(|part| !part.is_empty());
-        let pairs: Vec<_> = parts
-            .map(|part| part.split_once('=').unwrap_or((part, "")))
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
         let mut asked = HeaderMap::new();
         for (name, value) in head {
             asked.insert(*name, value.parse().unwrap());
         }
-        let answer = answer(&self.logs, path.to_owned(), &pairs, &asked).await;
+        let answer = answer(&self.logs, path.to_owned(), &pairs(query), &asked).await;
         let code = answer.status().as_u16();
         let to = answer.headers().get("location").cloned();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
