@@ -25,17 +25,16 @@ use crate::device::{self, Seen};
 use crate::error::SetUpError;
 use crate::fabric::{Fabric, JOINED_WITHIN};
 use crate::iscsi::Sessions;
-use crate::listing::names_in;
-use crate::node_mount::{DEFAULT_FS, NodeMount, is_mounted, recorded_point, unmounted};
+use crate::listing::{is_mounted, names_in};
+use crate::node_mount::{self, DEFAULT_FS, NodeMount, POINT_MODE, recorded_point, unmounted};
 use crate::ownership::{self, Slow};
 use crate::parts::Parts;
-use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
+use crate::plugin::{Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
 use crate::session;
 use crate::turns::Turns;
 use crate::volumes::VolumesDeps;
 
-const POINT_MODE: u32 = 0o750;
 /// How long a device may take to appear once its target has answered.
 const APPEARS_WITHIN: Duration = Duration::from_secs(30);
 /// How long udev may take to name a device that a scan has found.
@@ -327,8 +326,7 @@ impl Disks {
         if !read_only {
             ownership::give(&*self.trees, request, &point, Slow::IsLogged).await?;
         }
-        self.files.create_dir_all(&dir, POINT_MODE).await?;
-        self.mounts.bind(&point, &dir, read_only).await?;
+        node_mount::show(&*self.files, &*self.mounts, &point, &dir, read_only).await?;
         Ok(dir)
     }
 
@@ -346,10 +344,7 @@ impl Disks {
         let attached = self.attach(address, chap.as_ref()).await?;
         let own = point.join(request.uid.as_str());
         self.files.symlink(&attached.path, &own).await?;
-        if let Some(parent) = link.parent() {
-            self.files.create_dir_all(parent, POINT_MODE).await?;
-        }
-        self.files.symlink(&attached.path, &link).await?;
+        node_mount::link(&*self.files, &attached.path, &link).await?;
         Ok(link)
     }
 
@@ -494,16 +489,9 @@ impl VolumePlugin for Disks {
         address.check().map_err(SetUpError::NewMounter)?;
         let outside =
             serde_json::to_value(self.outside(request, address)).map_err(io::Error::from)?;
-        let block = request.source.is_block();
         Ok(Some(RecordedVolume {
-            name: request.volume.name.clone(),
-            plugin: self.name().to_owned(),
-            path: match block {
-                true => request.relative_link(self.name()),
-                false => request.relative_dir(self.name()),
-            },
-            mounted: !block,
             outside: Some(outside),
+            ..request.recorded(self.name())
         }))
     }
 
@@ -511,21 +499,11 @@ impl VolumePlugin for Disks {
         let address = self.address(&request.source);
         let address = address.ok_or(SetUpError::UnsupportedKind(self.kind.name()))?;
         let read_only = self.is_read_only(request, &address);
-        let block = request.source.is_block();
-        let host_path = match block {
+        let host_path = match request.source.is_block() {
             true => self.map(request, &address).await?,
             false => self.mount(request, address).await?,
         };
-        Ok(MountedVolume {
-            spec_name: request.name().to_owned(),
-            host_path,
-            read_only,
-            se_linux_relabel: !read_only,
-            block,
-            group: request.source.group(),
-            plugin: self.name(),
-        }
-        .into())
+        Ok(request.stands_at(host_path, self.name(), read_only))
     }
 
     /// The last pod that used the disk lets it go.

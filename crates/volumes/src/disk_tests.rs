@@ -1,13 +1,13 @@
 use super::*;
-use crate::attempt::Attempt;
 use crate::iscsi::SESSION_EXISTS;
-use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
+pub(super) use crate::testing::ROOT;
+use crate::testing::{Wanted, in_memory};
+use krablet_linux::fake::{FakeTools, MemoryFiles};
 use krablet_linux::{EntryKind, ToolOutput};
 use krablet_objects::FakeObjects;
-use krablet_pod::api::{Pod, Volume};
+use krablet_pod::api::Volume;
 use serde_json::json;
 
-pub(super) const ROOT: &str = "/var/lib/kubelet";
 const DEVICE: &str = "/dev/disk/by-path/ip-10.0.0.1:3260-iscsi-iqn.x:d-lun-0";
 const POINT: &str =
     "/var/lib/kubelet/plugins/kubernetes.io/iscsi/iface-default/10.0.0.1:3260-iqn.x:d-lun-0";
@@ -46,18 +46,7 @@ impl Machine {
     }
 
     pub fn plugin_over(&self, kind: DiskKind, files: &MemoryFiles, tools: &FakeTools) -> Disks {
-        let deps = VolumesDeps {
-            files: Arc::new(files.clone()),
-            trees: Arc::new(files.clone()),
-            mounts: Arc::new(files.mounts()),
-            tools: Arc::new(tools.clone()),
-            clock: Arc::new(FixedClock::default()),
-            objects: Arc::new(self.objects.clone()),
-            cluster: None,
-            tokens: None,
-            node: tokio::sync::watch::Sender::default().subscribe(),
-            metrics: Default::default(),
-        };
+        let deps = in_memory(files, tools, &self.objects);
         Disks::new(kind, RootDir::new(ROOT), &deps)
     }
 }
@@ -69,20 +58,8 @@ fn volume() -> Volume {
 
 /// Sets the disk up for a pod; what was recorded.
 pub(super) async fn set_up(machine: &Machine, uid: &str) -> RecordedVolume {
-    let (root, uid, pod, volume) = (
-        RootDir::new(ROOT),
-        PodUid::from(uid),
-        Pod::default(),
-        volume(),
-    );
-    let request = VolumeRequest {
-        root: &root,
-        uid: &uid,
-        pod: &pod,
-        volume: &volume,
-        source: Source::Inline(&volume),
-        attempt: Attempt::PATIENT,
-    };
+    let wanted = Wanted::inline(uid, volume());
+    let request = wanted.request();
     let plugin = machine.plugin();
     let recorded = plugin.plan(&request).unwrap().unwrap();
     // The mount tool is not there in memory: what it would mount, is.
@@ -193,21 +170,9 @@ async fn passwords_are_in_records_and_in_no_command() {
     let text = b"# BEGIN RECORD 2.1.8\n# END RECORD\n";
     let written = machine.files.write_atomic(record, text, 0o644);
     written.await.unwrap();
-    let (root, uid, volume) = (
-        RootDir::new(ROOT),
-        PodUid::from("u-1"),
-        asked_for_a_password(),
-    );
-    let mut pod = Pod::default();
-    pod.metadata.namespace = Some("ns".to_owned());
-    let request = VolumeRequest {
-        root: &root,
-        uid: &uid,
-        pod: &pod,
-        volume: &volume,
-        source: Source::Inline(&volume),
-        attempt: Attempt::PATIENT,
-    };
+    let mut wanted = Wanted::inline("u-1", asked_for_a_password());
+    wanted.pod.metadata.namespace = Some("ns".to_owned());
+    let request = wanted.request();
     let plugin = machine.plugin();
     let missing = plugin.chap(&request).await.unwrap_err();
     assert_eq!(
@@ -287,44 +252,13 @@ async fn ways_that_are_joined_are_used_as_one() {
     joins.await.unwrap();
 }
 
-/// Sets the disk up as a device for a pod; what was recorded, and the link.
-async fn map(machine: &Machine, uid: &str) -> (RecordedVolume, PathBuf) {
-    let spec = json!({"volumeMode": "Block", "iscsi": {"targetPortal": "10.0.0.1", "iqn": "iqn.x:d", "lun": 0}});
-    let object = json!({"metadata": {"name": "pv-1"}, "spec": spec});
-    let persistent = serde_json::from_value(object).unwrap();
-    let (root, uid, pod) = (RootDir::new(ROOT), PodUid::from(uid), Pod::default());
-    let volume: Volume = serde_json::from_value(json!({"name": "disk"})).unwrap();
-    let request = VolumeRequest {
-        root: &root,
-        uid: &uid,
-        pod: &pod,
-        volume: &volume,
-        source: Source::Persistent {
-            volume: &persistent,
-            read_only: false,
-        },
-        attempt: Attempt::PATIENT,
-    };
-    let plugin = machine.plugin();
-    assert!(plugin.supports(&request.source));
-    let recorded = plugin.plan(&request).unwrap().unwrap();
-    let done = plugin.set_up(&request).await.unwrap().volume;
-    assert!(done.block && !recorded.mounted);
-    assert_eq!(
-        root.pod(&uid).join(&recorded.path),
-        done.host_path,
-        "it is recorded where it is"
-    );
-    (recorded, done.host_path)
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_disk_as_a_device_is_let_go_by_the_last_pod() {
     let machine = Machine::new();
-    let (first, link) = map(&machine, "u-1").await;
-    let expected = format!("{ROOT}/pods/u-1/volumeDevices/kubernetes.io~iscsi/pv-1");
-    assert_eq!(link, Path::new(&expected));
-    let target = machine.files.read_link(&link).await.unwrap();
+    let disk = json!({"iscsi": {"targetPortal": "10.0.0.1", "iqn": "iqn.x:d", "lun": 0}});
+    let first = mapped(&machine.plugin(), "u-1", disk.clone()).await;
+    let link = format!("{ROOT}/pods/u-1/volumeDevices/kubernetes.io~iscsi/pv-1");
+    let target = machine.files.read_link(Path::new(&link)).await.unwrap();
     assert_eq!(target, Path::new(DEVICE));
     let ran = machine.tools.ran();
     let touched = |line: &String| {
@@ -334,7 +268,7 @@ async fn a_disk_as_a_device_is_let_go_by_the_last_pod() {
     };
     assert!(!ran.iter().any(touched), "{ran:?}");
 
-    let (second, _) = map(&machine, "u-2").await;
+    let second = mapped(&machine.plugin(), "u-2", disk).await;
     // Another disk of the same target, mounted.
     let mounted = set_up(&machine, "u-3").await;
     let logouts = || {
@@ -537,22 +471,16 @@ async fn a_disk_that_its_target_got_later_is_looked_for() {
 pub(super) async fn mapped(plugin: &Disks, uid: &str, source: serde_json::Value) -> RecordedVolume {
     let mut spec = source;
     spec["volumeMode"] = json!("Block");
-    let object = json!({"metadata": {"name": "pv-1"}, "spec": spec});
-    let persistent = serde_json::from_value(object).unwrap();
-    let volume: Volume = serde_json::from_value(json!({"name": "disk"})).unwrap();
-    let (root, uid, pod) = (RootDir::new(ROOT), PodUid::from(uid), Pod::default());
-    let request = VolumeRequest {
-        root: &root,
-        uid: &uid,
-        pod: &pod,
-        volume: &volume,
-        source: Source::Persistent {
-            volume: &persistent,
-            read_only: false,
-        },
-        attempt: Attempt::PATIENT,
-    };
+    let wanted = Wanted::claimed(uid, spec);
+    let request = wanted.request();
+    assert!(plugin.supports(&request.source));
     let recorded = plugin.plan(&request).unwrap().unwrap();
-    plugin.set_up(&request).await.unwrap();
+    let done = plugin.set_up(&request).await.unwrap().volume;
+    assert!(done.block && !recorded.mounted);
+    assert_eq!(
+        request.root.pod(request.uid).join(&recorded.path),
+        done.host_path,
+        "it is recorded where it is"
+    );
     recorded
 }

@@ -12,6 +12,7 @@ use krablet_pod::api::{PodSpec, ResourceRequirements, Volume};
 use krablet_pod::containers::{init_containers, is_sidecar};
 
 use crate::error::SetUpError;
+use crate::listing::is_mounted;
 use crate::plugin::{
     MountedVolume, Source, Standing, VolumePlugin, VolumeRequest, escape, kind_of,
 };
@@ -99,16 +100,14 @@ impl EmptyDir {
         let mode = match medium {
             Medium::Disk => MODE,
             Medium::Memory => {
-                let mounted = self.mounts.below(dir).await?;
-                if !mounted.iter().any(|m| m.point == dir) {
+                if !is_mounted(&*self.mounts, dir).await? {
                     let size = self.memory_size(request)?;
                     self.mounts.tmpfs(dir, size).await?;
                 }
                 MEMORY_MODE
             }
             Medium::HugePages(page_size) => {
-                let mounted = self.mounts.below(dir).await?;
-                if !mounted.iter().any(|m| m.point == dir) {
+                if !is_mounted(&*self.mounts, dir).await? {
                     self.mounts.hugetlbfs(dir, page_size).await?;
                 }
                 MODE
@@ -142,10 +141,7 @@ impl EmptyDir {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
                 Err(e) => Err(e),
             },
-            Medium::Memory | Medium::HugePages(_) => {
-                let mounted = self.mounts.below(dir).await?;
-                Ok(mounted.iter().any(|m| m.point == dir))
-            }
+            Medium::Memory | Medium::HugePages(_) => is_mounted(&*self.mounts, dir).await,
         }
     }
 }

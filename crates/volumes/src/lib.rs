@@ -40,6 +40,8 @@ mod registry;
 mod resolve;
 mod session;
 mod tear_down;
+#[cfg(test)]
+mod testing;
 mod tool;
 mod turns;
 mod used;

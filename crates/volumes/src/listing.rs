@@ -1,9 +1,9 @@
-//! What lies in a directory.
+//! What there is at a place of the disk.
 
 use std::io;
 use std::path::Path;
 
-use krablet_linux::Files;
+use krablet_linux::{Files, Mounts};
 
 /// The names in a directory, sorted. Where there is none, or something else, there are no names.
 pub(crate) async fn names_in(files: &dyn Files, dir: &Path) -> io::Result<Vec<String>> {
@@ -15,6 +15,12 @@ pub(crate) async fn names_in(files: &dyn Files, dir: &Path) -> io::Result<Vec<St
     };
     let names = entries.iter().filter_map(|e| e.path.file_name()?.to_str());
     Ok(names.map(str::to_owned).collect())
+}
+
+/// Whether a file system is mounted at the very place.
+pub(crate) async fn is_mounted(mounts: &dyn Mounts, point: &Path) -> io::Result<bool> {
+    let found = mounts.below(point).await?;
+    Ok(found.iter().any(|m| m.point == point))
 }
 
 #[cfg(test)]

@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::News;
 use crate::error::SetUpError;
-use crate::node_mount::{DEFAULT_FS, NodeMount, is_mounted, recorded_point, unmounted};
+use crate::listing::is_mounted;
+use crate::node_mount::{self, DEFAULT_FS, NodeMount, POINT_MODE, recorded_point, unmounted};
 use crate::ownership::{self, Slow};
-use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
+use crate::plugin::{Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
 use crate::turns::Turns;
 use crate::volumes::VolumesDeps;
 
 const NAME: &str = "kubernetes.io/local-volume";
-const POINT_MODE: u32 = 0o750;
 
 pub struct Local {
     root: RootDir,
@@ -79,8 +79,7 @@ impl Local {
 
     async fn mount(&self, request: &VolumeRequest<'_>) -> Result<PathBuf, SetUpError> {
         let dir = request.dir(NAME);
-        let mounted = self.mounts.below(&dir).await?;
-        if mounted.iter().any(|m| m.point == dir) {
+        if is_mounted(&*self.mounts, &dir).await? {
             return Ok(dir);
         }
         let (path, kind) = self.looked_at(request).await?;
@@ -109,8 +108,7 @@ impl Local {
             true => {}
             false => self.compare_group(request, &source).await?,
         }
-        self.files.create_dir_all(&dir, POINT_MODE).await?;
-        self.mounts.bind(&source, &dir, read_only).await?;
+        node_mount::show(&*self.files, &*self.mounts, &source, &dir, read_only).await?;
         Ok(dir)
     }
 
@@ -190,10 +188,7 @@ impl Local {
                 io::Error::other(format!("{} is not a block device", path.display())).into(),
             );
         }
-        if let Some(parent) = link.parent() {
-            self.files.create_dir_all(parent, POINT_MODE).await?;
-        }
-        self.files.symlink(&path, &link).await?;
+        node_mount::link(&*self.files, &path, &link).await?;
         Ok(link)
     }
 }
@@ -224,34 +219,18 @@ impl VolumePlugin for Local {
         };
         let outside = serde_json::to_value(outside).map_err(io::Error::from)?;
         Ok(Some(RecordedVolume {
-            name: request.volume.name.clone(),
-            plugin: NAME.to_owned(),
-            path: match block {
-                true => request.relative_link(NAME),
-                false => request.relative_dir(NAME),
-            },
-            mounted: !block,
             outside: (!block).then_some(outside),
+            ..request.recorded(NAME)
         }))
     }
 
     async fn set_up(&self, request: &VolumeRequest<'_>) -> Result<Standing, SetUpError> {
-        let block = request.source.is_block();
-        let host_path = match block {
+        let host_path = match request.source.is_block() {
             true => self.map(request).await?,
             false => self.mount(request).await?,
         };
         let read_only = request.source.is_read_only_claim();
-        Ok(MountedVolume {
-            spec_name: request.name().to_owned(),
-            host_path,
-            read_only,
-            se_linux_relabel: !read_only,
-            block,
-            group: request.source.group(),
-            plugin: NAME,
-        }
-        .into())
+        Ok(request.stands_at(host_path, NAME, read_only))
     }
 
     /// The last pod that was shown a device lets it go.

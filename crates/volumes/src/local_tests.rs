@@ -1,13 +1,10 @@
 use super::*;
-use crate::attempt::Attempt;
+use crate::testing::{ROOT, Wanted, in_memory};
 use krablet_linux::ToolOutput;
-use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
+use krablet_linux::fake::{FakeTools, MemoryFiles};
 use krablet_objects::FakeObjects;
-use krablet_pod::PodUid;
-use krablet_pod::api::{PersistentVolume, Pod, Volume};
 use serde_json::json;
 
-const ROOT: &str = "/var/lib/kubelet";
 const POINT: &str = "/var/lib/kubelet/plugins/kubernetes.io/local-volume/mounts/pv-1";
 
 /// A machine with a blank disk, a directory and a file. What its tools mount is there.
@@ -47,18 +44,7 @@ impl Machine {
                 text: text.to_owned(),
             })
         });
-        let deps = VolumesDeps {
-            files: Arc::new(files.clone()),
-            trees: Arc::new(files.clone()),
-            mounts: Arc::new(files.mounts()),
-            tools: Arc::new(tools.clone()),
-            clock: Arc::new(FixedClock::default()),
-            objects: Arc::new(FakeObjects::new()),
-            cluster: None,
-            tokens: None,
-            node: tokio::sync::watch::Sender::default().subscribe(),
-            metrics: Default::default(),
-        };
+        let deps = in_memory(&files, &tools, &FakeObjects::new());
         Self {
             plugin: Local::new(RootDir::new(ROOT), &deps),
             files,
@@ -73,21 +59,8 @@ impl Machine {
         local: serde_json::Value,
     ) -> (RecordedVolume, Result<PathBuf, SetUpError>) {
         let spec = json!({"local": local, "mountOptions": ["noatime"]});
-        let object = json!({"metadata": {"name": "pv-1"}, "spec": spec});
-        let persistent: PersistentVolume = serde_json::from_value(object).unwrap();
-        let (root, uid, pod) = (RootDir::new(ROOT), PodUid::from(uid), Pod::default());
-        let volume: Volume = serde_json::from_value(json!({"name": "v"})).unwrap();
-        let request = VolumeRequest {
-            root: &root,
-            uid: &uid,
-            pod: &pod,
-            volume: &volume,
-            source: Source::Persistent {
-                volume: &persistent,
-                read_only: false,
-            },
-            attempt: Attempt::PATIENT,
-        };
+        let wanted = Wanted::claimed(uid, spec);
+        let request = wanted.request();
         let recorded = self.plugin.plan(&request).unwrap().unwrap();
         let done = self.plugin.set_up(&request).await;
         (recorded, done.map(|standing| standing.volume.host_path))

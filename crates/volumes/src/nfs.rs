@@ -7,12 +7,13 @@ use async_trait::async_trait;
 use krablet_linux::{Files, Mounts, Tools};
 
 use crate::error::SetUpError;
+use crate::listing::is_mounted;
+use crate::node_mount::POINT_MODE;
 use crate::plugin::{MountedVolume, Source, Standing, VolumePlugin, VolumeRequest};
 use crate::record::RecordedVolume;
 use crate::tool::{mount_arguments, run};
 
 const NAME: &str = "kubernetes.io/nfs";
-const POINT_MODE: u32 = 0o750;
 /// A server that is away is asked again later.
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -54,20 +55,13 @@ impl VolumePlugin for Nfs {
     }
 
     fn plan(&self, request: &VolumeRequest<'_>) -> Result<Option<RecordedVolume>, SetUpError> {
-        Ok(Some(RecordedVolume {
-            name: request.volume.name.clone(),
-            plugin: NAME.to_owned(),
-            path: request.relative_dir(NAME),
-            mounted: true,
-            outside: None,
-        }))
+        Ok(Some(request.recorded(NAME)))
     }
 
     async fn set_up(&self, request: &VolumeRequest<'_>) -> Result<Standing, SetUpError> {
         let dir = request.dir(NAME);
         let export = export(&request.source).ok_or(SetUpError::UnsupportedKind("nfs"))?;
-        let mounted = self.mounts.below(&dir).await?;
-        if !mounted.iter().any(|m| m.point == dir) {
+        if !is_mounted(&*self.mounts, &dir).await? {
             self.files.create_dir_all(&dir, POINT_MODE).await?;
             let mut options = request.source.mount_options();
             if export.read_only {

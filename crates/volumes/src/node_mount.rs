@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use krablet_linux::{Mounts, Tools};
+use krablet_linux::{Files, Mounts, Tools};
 use krablet_pod::paths::RootDir;
 
 use crate::error::SetUpError;
@@ -12,6 +12,8 @@ use crate::grow::Mounted;
 use crate::tool::{Failed, mount_arguments, run, try_run};
 
 pub(crate) const DEFAULT_FS: &str = "ext4";
+/// Of directories that something is mounted on, or that links to devices are in.
+pub(crate) const POINT_MODE: u32 = 0o750;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// For what grows with the disk: making a file system, and repairing one.
 const LONG_DEADLINE: Duration = Duration::from_secs(600);
@@ -141,9 +143,24 @@ async fn repair(tools: &dyn Tools, device: &str) -> Result<(), SetUpError> {
     Ok(())
 }
 
-pub(crate) async fn is_mounted(mounts: &dyn Mounts, point: &Path) -> io::Result<bool> {
-    let found = mounts.below(point).await?;
-    Ok(found.iter().any(|m| m.point == point))
+/// Shows a pod at `dir` what stands elsewhere on the node.
+pub(crate) async fn show(
+    files: &dyn Files,
+    mounts: &dyn Mounts,
+    source: &Path,
+    dir: &Path,
+    read_only: bool,
+) -> io::Result<()> {
+    files.create_dir_all(dir, POINT_MODE).await?;
+    mounts.bind(source, dir, read_only).await
+}
+
+/// A link to a device among those of the pod, which the runtime resolves.
+pub(crate) async fn link(files: &dyn Files, device: &Path, link: &Path) -> io::Result<()> {
+    if let Some(parent) = link.parent() {
+        files.create_dir_all(parent, POINT_MODE).await?;
+    }
+    files.symlink(device, link).await
 }
 
 /// A place as a record gives it, below the directory where plugins have theirs. None if it leads elsewhere.

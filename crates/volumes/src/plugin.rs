@@ -177,6 +177,40 @@ impl<'a> VolumeRequest<'a> {
     pub(crate) fn link(&self, plugin: &str) -> PathBuf {
         self.root.pod(self.uid).join(self.relative_link(plugin))
     }
+
+    /// What is recorded of a volume that is mounted in the pod's directory or, as a device, has a link there.
+    pub(crate) fn recorded(&self, plugin: &str) -> RecordedVolume {
+        let block = self.source.is_block();
+        RecordedVolume {
+            name: self.volume.name.clone(),
+            plugin: plugin.to_owned(),
+            path: match block {
+                true => self.relative_link(plugin),
+                false => self.relative_dir(plugin),
+            },
+            mounted: !block,
+            outside: None,
+        }
+    }
+
+    /// A disk that the pod is shown here, mounted or as a device.
+    pub(crate) fn stands_at(
+        &self,
+        host_path: PathBuf,
+        plugin: &'static str,
+        read_only: bool,
+    ) -> Standing {
+        let volume = MountedVolume {
+            spec_name: self.name().to_owned(),
+            host_path,
+            read_only,
+            se_linux_relabel: !read_only,
+            block: self.source.is_block(),
+            group: self.source.group(),
+            plugin,
+        };
+        volume.into()
+    }
 }
 
 /// One kind of volume.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use krablet_linux::Mounts;
 use krablet_linux::fake::{Fault, MemoryFiles};
+use krablet_volumes::Volumes;
 use tokio::time::timeout;
 
 mod common;
@@ -40,43 +41,29 @@ const FAULTS: [(&str, MakeFault); 3] = [
     ("error after", || Fault::After(broken())),
 ];
 
-#[tokio::test(start_paused = true)]
-async fn a_set_up_cut_short_anywhere_is_finished_or_taken_away_exactly() {
+/// Does `work` on a prepared node once for each call it makes, with that call spoilt in every way. `look` sees what is left of
+/// it; then the pod is torn down, and nothing may remain. There must be more calls than `least` to spoil.
+async fn cut_everywhere(
+    least: usize,
+    prepared: impl AsyncFn() -> MemoryFiles,
+    work: impl AsyncFn(&Volumes) -> bool,
+    look: impl AsyncFn(&MemoryFiles, usize, &str),
+) {
     for (kind, fault) in FAULTS {
         let mut at = 0;
         loop {
-            let files = node();
+            let note = format!("{kind} at call {at}");
+            let files = prepared().await;
             let calls = spoil(&files, at, fault);
             let cut = agent_over(&files);
-            let done = timeout(Duration::from_secs(1), cut.set_up(&full_pod())).await;
+            let done = timeout(Duration::from_secs(1), work(&cut)).await;
             drop(cut);
             files.clear_faults();
             if calls.load(Ordering::SeqCst) <= at {
-                assert!(done.unwrap().is_ok(), "{kind} {at}");
+                assert!(done.unwrap(), "{note}");
                 break;
             }
-            let note = format!("{kind} at call {at}");
-            // Every mount that is there is in the record.
-            let record = Path::new(ROOT).join("pods/u-1/krablet-volumes.json");
-            let text = String::from_utf8(files.content(&record).unwrap_or_default()).unwrap();
-            for mount in files.mounts().below(Path::new("/")).await.unwrap() {
-                let name = mount.point.file_name().unwrap().to_str().unwrap();
-                assert!(text.contains(&format!("/{name}\"")), "{note}: {text}");
-            }
-            if at % 2 == 0 {
-                let done = agent_over(&files).set_up(&full_pod()).await.expect(&note);
-                assert_eq!(done.mounts.len(), 4, "{note}");
-                assert_eq!(
-                    files.mode(&Path::new(EMPTY_DIRS).join("disk")),
-                    Some(0o777),
-                    "{note}"
-                );
-                assert_eq!(
-                    files.mounts().below(Path::new("/")).await.unwrap().len(),
-                    2,
-                    "{note}"
-                );
-            }
+            look(&files, at, &note).await;
             agent_over(&files)
                 .tear_down(&UID.into())
                 .await
@@ -84,39 +71,44 @@ async fn a_set_up_cut_short_anywhere_is_finished_or_taken_away_exactly() {
             assert_nothing_left(&files, &note).await;
             at += 1;
         }
-        assert!(at > 10, "{kind}: {at} calls");
+        assert!(at > least, "{kind}: {at} calls");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tear_down_cut_short_anywhere_is_finished_by_the_next() {
-    for (kind, fault) in FAULTS {
-        let mut at = 0;
-        loop {
-            let files = node();
-            agent_over(&files).set_up(&full_pod()).await.unwrap();
-            files
-                .put_file(&Path::new(EMPTY_DIRS).join("ram/x"), b"x")
-                .unwrap();
-            let calls = spoil(&files, at, fault);
-            let cut = agent_over(&files);
-            let done = timeout(Duration::from_secs(1), cut.tear_down(&UID.into())).await;
-            drop(cut);
-            files.clear_faults();
-            if calls.load(Ordering::SeqCst) <= at {
-                assert!(done.unwrap().is_ok(), "{kind} {at}");
-                break;
-            }
-            let note = format!("{kind} at call {at}");
-            agent_over(&files)
-                .tear_down(&UID.into())
-                .await
-                .expect(&note);
-            assert_nothing_left(&files, &note).await;
-            at += 1;
+async fn a_set_up_cut_short_anywhere_is_finished_or_taken_away_exactly() {
+    let set_up = async |cut: &Volumes| cut.set_up(&full_pod()).await.is_ok();
+    let look = async |files: &MemoryFiles, at: usize, note: &str| {
+        // Every mount that is there is in the record.
+        let record = Path::new(ROOT).join("pods/u-1/krablet-volumes.json");
+        let text = String::from_utf8(files.content(&record).unwrap_or_default()).unwrap();
+        for mount in files.mounts().below(Path::new("/")).await.unwrap() {
+            let name = mount.point.file_name().unwrap().to_str().unwrap();
+            assert!(text.contains(&format!("/{name}\"")), "{note}: {text}");
         }
-        assert!(at > 6, "{kind}: {at} calls");
-    }
+        if at.is_multiple_of(2) {
+            let done = agent_over(files).set_up(&full_pod()).await.expect(note);
+            assert_eq!(done.mounts.len(), 4, "{note}");
+            let mode = files.mode(&Path::new(EMPTY_DIRS).join("disk"));
+            assert_eq!(mode, Some(0o777), "{note}");
+            let mounts = files.mounts().below(Path::new("/")).await.unwrap();
+            assert_eq!(mounts.len(), 2, "{note}");
+        }
+    };
+    cut_everywhere(10, async || node(), set_up, look).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tear_down_cut_short_anywhere_is_finished_by_the_next() {
+    let prepared = async || {
+        let files = node();
+        agent_over(&files).set_up(&full_pod()).await.unwrap();
+        let file = Path::new(EMPTY_DIRS).join("ram/x");
+        files.put_file(&file, b"x").unwrap();
+        files
+    };
+    let tear_down = async |cut: &Volumes| cut.tear_down(&UID.into()).await.is_ok();
+    cut_everywhere(6, prepared, tear_down, async |_, _, _| ()).await;
 }
 
 #[tokio::test]
