@@ -43,7 +43,7 @@ impl Crowd {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartClass {
+pub(crate) enum StartClass {
     /// Every image is on the node.
     Cached,
     /// Some image still has to be fetched.
@@ -52,7 +52,7 @@ pub enum StartClass {
 
 /// Clones share one gate.
 #[derive(Clone, Debug)]
-pub struct StartGate {
+pub(crate) struct StartGate {
     state: Arc<Mutex<State>>,
 }
 
@@ -82,7 +82,7 @@ impl State {
 
 /// The right to start something; given back when dropped.
 #[derive(Debug)]
-pub struct StartPermit {
+pub(crate) struct StartPermit {
     gate: Option<StartGate>,
 }
 
@@ -100,7 +100,7 @@ impl StartGate {
         }
     }
 
-    pub async fn acquire(&self, class: StartClass) -> StartPermit {
+    pub(crate) async fn acquire(&self, class: StartClass) -> StartPermit {
         let ticket = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.free > 0 {

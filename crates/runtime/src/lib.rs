@@ -13,7 +13,7 @@ pub mod dns;
 mod env;
 mod error;
 mod expand;
-pub mod gate;
+mod gate;
 pub mod gc;
 mod hooks;
 mod hostname;
@@ -40,7 +40,6 @@ pub use config::{
     RuntimeConfig, RuntimeDeps,
 };
 pub use error::RuntimeError;
-pub use gate::{StartClass, StartGate, StartPermit};
 pub use image_volumes::ImageWait;
 pub use mounts::VolumeSource;
 pub use pod_runtime::PodRuntime;
