@@ -10,6 +10,7 @@ mod counted_cgroups;
 mod door;
 mod entry;
 mod eviction;
+pub mod fake;
 mod held_volumes;
 mod housekeeping;
 mod mirrors;
@@ -85,6 +86,24 @@ pub struct AgentConfig {
     pub gates: RestartGates,
     /// Of every random number the agent draws.
     pub seed: u64,
+}
+
+impl AgentConfig {
+    /// As an empty configuration has it: static pods of a directory, no others.
+    pub fn new(runtime: RuntimeConfig) -> Self {
+        Self {
+            observer: ObserverConfig::default(),
+            volumes: VolumesConfig::new(runtime.paths.root.clone()),
+            runtime,
+            periods: Periods::default(),
+            gc: GcPolicy::default(),
+            rotation: RotationConfig::default(),
+            sources: BTreeSet::from([PodSource::File]),
+            runtime_name: String::new(),
+            gates: RestartGates::default(),
+            seed: 1,
+        }
+    }
 }
 
 /// The world as the agent sees it: the real one, or a simulated one.

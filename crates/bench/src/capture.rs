@@ -23,8 +23,7 @@ use krablet_pod::paths::RootDir;
 use krablet_pod::qos::QosClass;
 use krablet_pod::{PodRef, Ticket};
 use krablet_runtime::{
-    DnsSettings, ImageSettings, NodeFacts, Paths, PodRuntime, ResourceSettings, RuntimeConfig,
-    RuntimeDeps, SyncInputs,
+    DnsSettings, NodeFacts, Paths, PodRuntime, RuntimeConfig, RuntimeDeps, SyncInputs,
 };
 use krablet_testbed::Bed;
 use serde_json::Value;
@@ -118,12 +117,6 @@ pub async fn start(runtime: &PodRuntime, pod: &Arc<Pod>, cgroup_parent: &str) ->
 /// A runtime room with all of its files below `dir`.
 pub fn runtime_config(dir: &Path) -> RuntimeConfig {
     RuntimeConfig {
-        paths: Paths {
-            root: RootDir::new(dir.join("root")),
-            pod_logs: dir.join("pod-logs"),
-            container_logs: dir.join("containers"),
-            node_hosts: "/etc/hosts".into(),
-        },
         dns: DnsSettings {
             resolv_conf: Some("/etc/resolv.conf".into()),
             ..DnsSettings::default()
@@ -134,16 +127,13 @@ pub fn runtime_config(dir: &Path) -> RuntimeConfig {
             memory_capacity: 8 << 30,
             ..NodeFacts::default()
         },
-        resources: ResourceSettings::default(),
-        images: ImageSettings::default(),
-        seccomp_default: false,
-        restart_back_off: krablet_core::backoff::BackoffLimits::of_restarts(None, false),
-        restart_rules: true,
-        restart_all: true,
-        stop_signals: false,
-        env_files: true,
         starts_in_flight: 4,
-        seed: 1,
+        ..RuntimeConfig::new(Paths {
+            root: RootDir::new(dir.join("root")),
+            pod_logs: dir.join("pod-logs"),
+            container_logs: dir.join("containers"),
+            node_hosts: "/etc/hosts".into(),
+        })
     }
 }
 

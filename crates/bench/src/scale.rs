@@ -3,33 +3,22 @@
 //! Measured in a process of its own with the agent's allocator and settings. The simulated runtime
 //! lives in the same process; what it grows by for the same pods is measured in another and told.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use krablet_agent::{Agent, AgentConfig, AgentDeps, AgentHandle, DoorDeps};
-use krablet_core::admission::NodeView;
-use krablet_core::gc::GcPolicy;
-use krablet_core::logs::RotationPolicy;
-use krablet_core::restart::RestartGates;
-use krablet_core::worker::Periods;
-use krablet_events::Recorder;
-use krablet_linux::fake::{MemoryCgroups, MemoryFiles};
+use krablet_agent::{Agent, AgentConfig, AgentDeps, AgentHandle, fake};
+use krablet_linux::fake::MemoryFiles;
 use krablet_linux::{EntryKind, SystemClock, WallClock};
 use krablet_metrics::RuntimeMetrics;
-use krablet_observer::ObserverConfig;
 use krablet_pod::api::Pod;
 use krablet_pod::marks::PodSource;
-use krablet_pod::paths::RootDir;
-use krablet_runtime::rotation::RotationConfig;
 use krablet_runtime::{PodRuntime, RuntimeDeps};
-use krablet_sim::{SimNet, SimOptions, SimRuntime, roomy_node};
+use krablet_sim::{SimNet, SimOptions, SimRuntime};
 use krablet_sources::SourceSet;
 use krablet_status::Standing;
 use krablet_testbed::{images, rss};
-use krablet_volumes::VolumesConfig;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -218,51 +207,21 @@ impl World {
 
     fn deps(&self) -> AgentDeps {
         let runtime = Arc::new(self.runtime.clone());
-        AgentDeps {
-            images: runtime.clone(),
+        fake::deps(
+            NODE,
+            runtime.clone(),
             runtime,
-            files: Arc::new(self.files.clone()),
-            trees: Arc::new(self.files.clone()),
-            mounts: Arc::new(self.files.mounts()),
-            tools: Arc::new(krablet_linux::fake::FakeTools::default()),
-            cgroups: Arc::new(MemoryCgroups::default()),
-            net: Arc::new(SimNet::new(Arc::new(|_| true))),
-            clock: Arc::new(SystemClock),
-            recorder: Recorder::new(|| SystemClock.now()),
-            door: DoorDeps::of(NodeView {
-                name: NODE.to_owned(),
-                ..roomy_node()
-            }),
-            referents: krablet_objects::Referents::nowhere(),
-            image_deps: krablet_runtime::ImageDeps {
-                keychain: Arc::default(),
-                space: Arc::new(krablet_linux::fake::MemorySpace::default()),
-            },
-            cluster: None,
-        }
+            &self.files,
+            Arc::new(SimNet::new(Arc::new(|_| true))),
+            Arc::new(SystemClock),
+        )
     }
 }
 
 fn config() -> AgentConfig {
     AgentConfig {
-        observer: ObserverConfig::default(),
-        runtime: runtime_config(Path::new(HOME)),
-        volumes: VolumesConfig::new(RootDir::new(Path::new(HOME).join("root"))),
-        periods: Periods::default(),
-        gc: GcPolicy::default(),
-        rotation: RotationConfig {
-            policy: RotationPolicy {
-                max_size: 10 << 20,
-                max_files: 5,
-            },
-            period: Duration::from_secs(10),
-            workers: 1,
-            time_zone: jiff::tz::TimeZone::UTC,
-        },
-        sources: BTreeSet::from([PodSource::File]),
         runtime_name: "sim".to_owned(),
-        gates: RestartGates::default(),
-        seed: 1,
+        ..AgentConfig::new(runtime_config(Path::new(HOME)))
     }
 }
 

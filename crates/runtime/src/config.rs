@@ -186,6 +186,27 @@ pub struct RuntimeConfig {
     pub seed: u64,
 }
 
+impl RuntimeConfig {
+    /// As an empty configuration has it, on a small node of which nothing is known.
+    pub fn new(paths: Paths) -> Self {
+        Self {
+            paths,
+            dns: DnsSettings::default(),
+            node: NodeFacts::default(),
+            resources: ResourceSettings::default(),
+            images: ImageSettings::default(),
+            seccomp_default: false,
+            restart_back_off: BackoffLimits::of_restarts(None, false),
+            restart_rules: true,
+            restart_all: true,
+            stop_signals: false,
+            env_files: true,
+            starts_in_flight: 2,
+            seed: 1,
+        }
+    }
+}
+
 /// What the world outside the runtime has to do with images.
 #[derive(Clone)]
 pub struct ImageDeps {
@@ -222,27 +243,17 @@ pub(crate) mod tests {
 
     pub(crate) fn config() -> RuntimeConfig {
         RuntimeConfig {
-            paths: Paths {
-                root: RootDir::new("/root"),
-                pod_logs: "/logs/pods".into(),
-                container_logs: "/logs/containers".into(),
-                node_hosts: "/etc/hosts".into(),
-            },
-            dns: DnsSettings::default(),
             node: NodeFacts {
                 memory_capacity: 1 << 32,
                 ..NodeFacts::default()
             },
-            resources: ResourceSettings::default(),
-            images: ImageSettings::default(),
-            seccomp_default: false,
-            restart_back_off: BackoffLimits::of_restarts(None, false),
-            restart_rules: true,
-            restart_all: true,
-            stop_signals: false,
-            env_files: true,
-            starts_in_flight: 2,
             seed: 0,
+            ..RuntimeConfig::new(Paths {
+                root: RootDir::new("/root"),
+                pod_logs: "/logs/pods".into(),
+                container_logs: "/logs/containers".into(),
+                node_hosts: "/etc/hosts".into(),
+            })
         }
     }
 }

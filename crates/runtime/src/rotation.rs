@@ -40,6 +40,21 @@ pub struct RotationConfig {
     pub time_zone: TimeZone,
 }
 
+/// As an empty configuration has it, in the time of all places.
+impl Default for RotationConfig {
+    fn default() -> Self {
+        Self {
+            policy: RotationPolicy {
+                max_size: 10 << 20,
+                max_files: 5,
+            },
+            period: Duration::from_secs(10),
+            workers: 1,
+            time_zone: TimeZone::UTC,
+        }
+    }
+}
+
 #[derive(Clone)]
 pub struct RotationDeps {
     pub runtime: Arc<dyn RuntimeService>,

@@ -1,38 +1,22 @@
 //! Evictions as the sync loop carries them out. What the steps do is told to the workers by hand:
 //! nothing here reaches a runtime.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
-use krablet_core::admission::NodeView;
-use krablet_core::gc::GcPolicy;
-use krablet_core::logs::RotationPolicy;
-use krablet_core::restart::RestartGates;
-use krablet_core::worker::{Outcome, Periods, UpdateKind};
+use krablet_core::worker::{Outcome, UpdateKind};
 use krablet_cri::{CallLog, Deadlines, Endpoint, ImageClient, RuntimeClient};
 use krablet_events::Recorder;
-use krablet_linux::HostIps;
-use krablet_linux::fake::{FakeTools, FixedClock, MemoryCgroups, MemoryFiles, MemorySpace};
+use krablet_linux::fake::{FixedClock, MemoryFiles};
 use krablet_metrics::Page;
 use krablet_net::HostNet;
-use krablet_objects::Referents;
-use krablet_observer::ObserverConfig;
-use krablet_pod::Quantity;
 use krablet_pod::api::Pod;
-use krablet_pod::marks::PodSource;
 use krablet_pod::paths::RootDir;
-use krablet_runtime::rotation::RotationConfig;
-use krablet_runtime::{
-    DnsSettings, ImageDeps, ImageSettings, NodeFacts, Paths, ResourceSettings, RuntimeConfig,
-};
-use krablet_volumes::VolumesConfig;
+use krablet_runtime::{Paths, RuntimeConfig};
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::*;
-use crate::{Agent, AgentConfig, AgentDeps, AgentHandle, DoorDeps};
+use crate::{Agent, AgentConfig, AgentDeps, AgentHandle, fake};
 
 const UID: &str = "u";
 const NODE: &str = "node";
@@ -50,8 +34,9 @@ type AgentRest = (krablet_observer::Observer, krablet_probes::Probes);
 impl Bench {
     /// A node with one pod that a worker has taken up.
     fn with_pod() -> Self {
-        let recorder = Recorder::new(|| Timestamp::UNIX_EPOCH);
-        let (agent, handle) = Agent::build(config(), deps(&recorder));
+        let deps = deps();
+        let recorder = deps.recorder.clone();
+        let (agent, handle) = Agent::build(config(), deps);
         let mut bench = Self {
             sync_loop: agent.sync_loop,
             handle,
@@ -111,83 +96,26 @@ impl Bench {
     }
 }
 
-fn deps(recorder: &Recorder) -> AgentDeps {
+fn deps() -> AgentDeps {
     let endpoint = Endpoint::parse("unix:///nobody/listens/here").unwrap();
     let (deadlines, log) = (Deadlines::default(), CallLog::default());
-    let runtime = RuntimeClient::new(&endpoint, deadlines, log.clone());
-    let files = MemoryFiles::default();
-    let plenty = ["cpu", "memory", "ephemeral-storage", "pods"];
-    let plenty = plenty.map(|name| (name.to_owned(), Quantity::from_millis(1 << 50)));
-    AgentDeps {
-        runtime: Arc::new(runtime),
-        images: Arc::new(ImageClient::new(&endpoint, deadlines, log)),
-        files: Arc::new(files.clone()),
-        trees: Arc::new(files.clone()),
-        mounts: Arc::new(files.mounts()),
-        tools: Arc::new(FakeTools::default()),
-        cgroups: Arc::new(MemoryCgroups::default()),
-        net: Arc::new(HostNet::new().unwrap()),
-        clock: Arc::new(FixedClock::default()),
-        recorder: recorder.clone(),
-        referents: Referents::nowhere(),
-        image_deps: ImageDeps {
-            keychain: Arc::default(),
-            space: Arc::new(MemorySpace::default()),
-        },
-        door: DoorDeps::of(NodeView {
-            name: NODE.to_owned(),
-            allocatable: plenty.into(),
-            os: "linux".to_owned(),
-            ..NodeView::default()
-        }),
-        cluster: None,
-    }
+    fake::deps(
+        NODE,
+        Arc::new(RuntimeClient::new(&endpoint, deadlines, log.clone())),
+        Arc::new(ImageClient::new(&endpoint, deadlines, log)),
+        &MemoryFiles::default(),
+        Arc::new(HostNet::new().unwrap()),
+        Arc::new(FixedClock::default()),
+    )
 }
 
 fn config() -> AgentConfig {
-    let root = RootDir::new("/root");
-    AgentConfig {
-        observer: ObserverConfig::default(),
-        runtime: RuntimeConfig {
-            paths: Paths {
-                root: root.clone(),
-                pod_logs: "/logs/pods".into(),
-                container_logs: "/logs/containers".into(),
-                node_hosts: "/etc/hosts".into(),
-            },
-            dns: DnsSettings::default(),
-            node: NodeFacts {
-                host_ips: HostIps::fixed([]),
-                ..NodeFacts::default()
-            },
-            resources: ResourceSettings::default(),
-            images: ImageSettings::default(),
-            seccomp_default: false,
-            restart_back_off: krablet_core::backoff::BackoffLimits::of_restarts(None, false),
-            restart_rules: true,
-            restart_all: true,
-            stop_signals: false,
-            env_files: true,
-            starts_in_flight: 2,
-            seed: 1,
-        },
-        volumes: VolumesConfig::new(root),
-        periods: Periods::default(),
-        gc: GcPolicy::default(),
-        rotation: RotationConfig {
-            policy: RotationPolicy {
-                max_size: 10 << 20,
-                max_files: 5,
-            },
-            period: Duration::from_secs(10),
-            workers: 1,
-            time_zone: TimeZone::UTC,
-        },
-        sources: BTreeSet::from([PodSource::File]),
-        runtime_name: String::new(),
-        gates: RestartGates::default(),
-        seed: 1,
-    }
+    AgentConfig::new(RuntimeConfig::new(Paths {
+        root: RootDir::new("/root"),
+        pod_logs: "/logs/pods".into(),
+        container_logs: "/logs/containers".into(),
+        node_hosts: "/etc/hosts".into(),
+    }))
 }
 
 const COUNTED: &str = "kubelet_evictions{eviction_signal=\"ephemeralpodfs.limit\"} 1";

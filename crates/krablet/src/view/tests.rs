@@ -1,30 +1,19 @@
 //! The view of an agent that runs in a simulated world.
 
-use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use jiff::tz::TimeZone;
-use krablet_agent::{Agent, AgentConfig, AgentDeps, DoorDeps};
+use krablet_agent::{Agent, AgentConfig, fake};
 use krablet_config::FeatureGates;
-use krablet_core::gc::GcPolicy;
-use krablet_core::logs::RotationPolicy;
-use krablet_core::restart::RestartGates;
-use krablet_core::worker::Periods;
-use krablet_linux::fake::{MemoryCgroups, MemoryFiles};
+use krablet_linux::fake::MemoryFiles;
 use krablet_linux::{CgroupVersion, EntryKind, HostIps};
 use krablet_manifest::{Origin, Place};
 use krablet_metrics::exposition;
-use krablet_observer::ObserverConfig;
 use krablet_pod::marks::PodSource;
 use krablet_pod::paths::RootDir;
-use krablet_runtime::rotation::RotationConfig;
-use krablet_runtime::{
-    DnsSettings, ImageSettings, NodeFacts as RuntimeNode, Paths, ResourceSettings, RuntimeConfig,
-};
+use krablet_runtime::{NodeFacts as RuntimeNode, Paths, RuntimeConfig};
 use krablet_sim::{SimClock, SimNet, SimOptions, SimRuntime};
 use krablet_sources::SourceSet;
-use krablet_volumes::VolumesConfig;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -59,27 +48,15 @@ fn world() -> World {
     }
     files.put_file(Path::new("/etc/hosts"), b"").unwrap();
     let runtime = Arc::new(SimRuntime::new(SimOptions::calm(Arc::new(clock.clone()))));
-    let event_clock = clock.clone();
-    let recorder = Recorder::new(move || event_clock.now());
-    let deps = AgentDeps {
-        images: runtime.clone(),
+    let deps = fake::deps(
+        "node",
+        runtime.clone(),
         runtime,
-        files: Arc::new(files.clone()),
-        trees: Arc::new(files.clone()),
-        mounts: Arc::new(files.mounts()),
-        tools: Arc::new(krablet_linux::fake::FakeTools::default()),
-        cgroups: Arc::new(MemoryCgroups::default()),
-        net: Arc::new(SimNet::new(Arc::new(|_| true))),
-        clock: Arc::new(clock.clone()),
-        recorder: recorder.clone(),
-        door: DoorDeps::of(krablet_sim::roomy_node()),
-        referents: krablet_objects::Referents::nowhere(),
-        image_deps: krablet_runtime::ImageDeps {
-            keychain: Arc::default(),
-            space: Arc::new(krablet_linux::fake::MemorySpace::default()),
-        },
-        cluster: None,
-    };
+        &files,
+        Arc::new(SimNet::new(Arc::new(|_| true))),
+        Arc::new(clock.clone()),
+    );
+    let recorder = deps.recorder.clone();
     let (agent, handle) = Agent::build(agent_config(), deps);
     let mut tasks = JoinSet::new();
     tasks.spawn(agent.run());
@@ -108,49 +85,18 @@ fn facts() -> Facts {
 }
 
 fn agent_config() -> AgentConfig {
-    let root = RootDir::new("/root");
-    AgentConfig {
-        observer: ObserverConfig::default(),
-        runtime: RuntimeConfig {
-            paths: Paths {
-                root: root.clone(),
-                pod_logs: "/logs/pods".into(),
-                container_logs: "/logs/containers".into(),
-                node_hosts: "/etc/hosts".into(),
-            },
-            dns: DnsSettings::default(),
-            node: RuntimeNode {
-                host_ips: HostIps::fixed([Ipv4Addr::LOCALHOST.into()]),
-                ..RuntimeNode::default()
-            },
-            resources: ResourceSettings::default(),
-            images: ImageSettings::default(),
-            seccomp_default: false,
-            restart_back_off: krablet_core::backoff::BackoffLimits::of_restarts(None, false),
-            restart_rules: true,
-            restart_all: true,
-            stop_signals: false,
-            env_files: true,
-            starts_in_flight: 2,
-            seed: 1,
+    AgentConfig::new(RuntimeConfig {
+        node: RuntimeNode {
+            host_ips: HostIps::fixed([Ipv4Addr::LOCALHOST.into()]),
+            ..RuntimeNode::default()
         },
-        volumes: VolumesConfig::new(root),
-        periods: Periods::default(),
-        gc: GcPolicy::default(),
-        rotation: RotationConfig {
-            policy: RotationPolicy {
-                max_size: 10 << 20,
-                max_files: 5,
-            },
-            period: Duration::from_secs(10),
-            workers: 1,
-            time_zone: TimeZone::UTC,
-        },
-        sources: BTreeSet::from([PodSource::File]),
-        runtime_name: String::new(),
-        gates: RestartGates::default(),
-        seed: 1,
-    }
+        ..RuntimeConfig::new(Paths {
+            root: RootDir::new("/root"),
+            pod_logs: "/logs/pods".into(),
+            container_logs: "/logs/containers".into(),
+            node_hosts: "/etc/hosts".into(),
+        })
+    })
 }
 
 impl World {

@@ -65,9 +65,7 @@ fn world(files: MemoryFiles, runtime: ScriptedRuntime) -> World {
             max_size: 100,
             max_files: 4,
         },
-        period: Duration::from_secs(10),
-        workers: 1,
-        time_zone: TimeZone::UTC,
+        ..RotationConfig::default()
     };
     let known = pods.clone();
     let deps = RotationDeps {

@@ -21,8 +21,8 @@ use krablet_pod::paths::RootDir;
 use krablet_pod::paths::restart_mark;
 use krablet_pod::{PodRef, Ticket};
 use krablet_runtime::{
-    DnsSettings, ImageSettings, NodeFacts, Paths, PodRuntime, ResourceSettings, RuntimeConfig,
-    RuntimeDeps, Sizes, SyncInputs, SyncOutcome, VolumeSource,
+    NodeFacts, Paths, PodRuntime, RuntimeConfig, RuntimeDeps, Sizes, SyncInputs, SyncOutcome,
+    VolumeSource,
 };
 
 use crate::files::MemFiles;
@@ -73,29 +73,19 @@ impl Net for FakeNet {
 
 pub fn config() -> RuntimeConfig {
     RuntimeConfig {
-        paths: Paths {
-            root: RootDir::new("/root"),
-            pod_logs: "/logs/pods".into(),
-            container_logs: "/logs/containers".into(),
-            node_hosts: "/etc/hosts".into(),
-        },
-        dns: DnsSettings::default(),
         node: NodeFacts {
             name: "node".into(),
             host_ips: krablet_linux::HostIps::fixed(["192.0.2.1".parse().unwrap()]),
             memory_capacity: 1 << 32,
             ..NodeFacts::default()
         },
-        resources: ResourceSettings::default(),
-        images: ImageSettings::default(),
-        seccomp_default: false,
-        restart_back_off: krablet_core::backoff::BackoffLimits::of_restarts(None, false),
-        restart_rules: true,
-        restart_all: true,
-        stop_signals: false,
-        env_files: true,
-        starts_in_flight: 2,
         seed: 7,
+        ..RuntimeConfig::new(Paths {
+            root: RootDir::new("/root"),
+            pod_logs: "/logs/pods".into(),
+            container_logs: "/logs/containers".into(),
+            node_hosts: "/etc/hosts".into(),
+        })
     }
 }
 
