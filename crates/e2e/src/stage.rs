@@ -63,6 +63,19 @@ impl Stage {
         }
     }
 
+    /// A bed with an agent that takes configMaps and secrets from a directory, which is empty at first.
+    pub async fn with_local_objects() -> (Self, PathBuf) {
+        let bed = Bed::up(BedOptions::default()).await.unwrap();
+        let directory = bed.dir().join("objects");
+        fs::create_dir_all(&directory).unwrap();
+        let mut options = options(json!({"crashLoopBackOff": {"maxContainerRestartPeriod": "1s"}}));
+        let local = format!("--local-objects-dir={}", directory.display());
+        options.args.push(local);
+        let mut stage = Self::on(bed, options);
+        stage.start().await;
+        (stage, directory)
+    }
+
     /// Starts the agent and waits until it is well.
     pub async fn start(&mut self) {
         self.krablet.start().unwrap();

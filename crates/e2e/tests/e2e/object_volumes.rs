@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use krablet_cri::RuntimeService;
 use krablet_e2e::manifest::{shell, single, with};
-use krablet_e2e::stage::options;
 use krablet_e2e::{Stage, status};
-use krablet_testbed::{Bed, BedOptions, KrabletOptions};
 use serde_json::{Value, json};
 
 fn object(kind: &str, name: &str, data: Value) -> Value {
@@ -64,14 +62,7 @@ fn showing(name: &str) -> Value {
 
 /// They show what the directory has, wait for what is missing, and follow what changes.
 pub async fn follow_a_directory() {
-    let bed = Bed::up(BedOptions::default()).await.unwrap();
-    let directory = bed.dir().join("objects");
-    std::fs::create_dir_all(&directory).unwrap();
-    let common = options(json!({"crashLoopBackOff": {"maxContainerRestartPeriod": "1s"}}));
-    let mut args = common.args.clone();
-    args.push(format!("--local-objects-dir={}", directory.display()));
-    let mut stage = Stage::on(bed, KrabletOptions { args, ..common });
-    stage.start().await;
+    let (stage, directory) = Stage::with_local_objects().await;
     let name = "shown";
     stage.apply(name, &showing(name));
     for (volume, missing) in [

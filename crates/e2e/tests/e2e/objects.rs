@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use krablet_e2e::manifest::{scratch_volume, scratched, shell, single, with};
-use krablet_e2e::stage::options;
 use krablet_e2e::{Stage, status};
-use krablet_testbed::{Bed, BedOptions, KrabletOptions};
 use serde_json::{Value, json};
 
 fn write(directory: &Path, file: &str, object: &Value) {
@@ -14,14 +12,7 @@ fn write(directory: &Path, file: &str, object: &Value) {
 
 /// Static pods take them from a directory, wait for what is missing, and see it when it comes.
 pub async fn from_a_directory() {
-    let bed = Bed::up(BedOptions::default()).await.unwrap();
-    let directory = bed.dir().join("objects");
-    std::fs::create_dir_all(&directory).unwrap();
-    let common = options(json!({"crashLoopBackOff": {"maxContainerRestartPeriod": "1s"}}));
-    let mut args = common.args.clone();
-    args.push(format!("--local-objects-dir={}", directory.display()));
-    let mut stage = Stage::on(bed, KrabletOptions { args, ..common });
-    stage.start().await;
+    let (stage, directory) = Stage::with_local_objects().await;
     let scratch = stage.scratch("objects");
     let env = json!([
         {"name": "WORD", "valueFrom": {"configMapKeyRef": {"name": "words", "key": "first"}}},
