@@ -94,6 +94,23 @@ END
         ready() { pods && jq -r ".items[] | select(.metadata.name == \"$1-vm\") | .status.conditions[] | \"\(.type)=\(.status)\"" /job/out/pods | grep -qx Ready=True; }
         gone() { pods && jq '.items | length' /job/out/pods | grep -qx 0; }
         no_tasks() { [ -z "$(ctr --namespace k8s.io tasks ls -q)" ]; }
+        # Whether what jq finds in a pod by the second is the third.
+        is() { pods && [ "$(jq -r ".items[] | select(.metadata.name == \"$1-vm\") | $2" /job/out/pods)" = "$3" ]; }
+        # Writes the manifest of a pod with this name on the node's own network; further lines of its spec are read.
+        manifest() {
+            {
+                cat <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: $1, namespace: default}
+spec:
+  hostNetwork: true
+  terminationGracePeriodSeconds: 1
+END
+                cat
+            } > "/etc/manifests/.$1"
+            mv "/etc/manifests/.$1" "/etc/manifests/$1.yaml"
+        }
         eventually ready web
         eventually ready steady
         find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope' | while read scope; do

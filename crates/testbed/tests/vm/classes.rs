@@ -17,28 +17,20 @@ END
     echo 4 > /proc/sys/vm/nr_hugepages
 "#;
 
-/// While the agent runs, and no other pods. `pods` and `eventually` are the script's around it.
+/// While the agent runs, and no other pods. `manifest`, `is`, `gone` and `eventually` are the script's around it.
 pub const SCRIPT: &str = r#"
-    manifest() {
-        cat > "/etc/manifests/.$1" <<END
-apiVersion: v1
-kind: Pod
-metadata: {name: $1, namespace: default}
-spec:
-  hostNetwork: true
+    sized() {
+        manifest "$1" <<END
   restartPolicy: $2
-  terminationGracePeriodSeconds: 1
   containers: [{name: main, image: "krablet.local/tool:v1", command: $3, resources: $4}]
 END
-        mv "/etc/manifests/.$1" "/etc/manifests/$1.yaml"
     }
     hold='[/tool, hold]'
-    manifest guaranteed Always "$hold" '{limits: {cpu: 500m, memory: 64Mi}}'
-    manifest burstable Always "$hold" '{requests: {cpu: 200m, memory: 64Mi}, limits: {memory: 512Mi, hugepages-2Mi: 4Mi}}'
-    manifest besteffort Always "$hold" '{}'
+    sized guaranteed Always "$hold" '{limits: {cpu: 500m, memory: 64Mi}}'
+    sized burstable Always "$hold" '{requests: {cpu: 200m, memory: 64Mi}, limits: {memory: 512Mi, hugepages-2Mi: 4Mi}}'
+    sized besteffort Always "$hold" '{}'
     # Its first process only looks on: what the kernel kills by itself is the other.
-    manifest greedy Never '[/bin/sh, -c, "/tool eat-memory 256; sleep 10000"]' '{limits: {memory: 32Mi}}'
-    is() { pods && [ "$(jq -r ".items[] | select(.metadata.name == \"$1-vm\") | $2" /job/out/pods)" = "$3" ]; }
+    sized greedy Never '[/bin/sh, -c, "/tool eat-memory 256; sleep 10000"]' '{limits: {memory: 32Mi}}'
     ready='.status.conditions[] | select(.type == "Ready") | .status'
     for name in guaranteed burstable besteffort; do eventually is $name "$ready" True; done
     eventually is greedy .status.phase Failed
@@ -68,7 +60,7 @@ END
         echo "machine controllers $(cat /sys/fs/cgroup/cgroup.controllers)"
     } | tee /job/out/classes
     # A manifest with another size: the pod comes back in a cgroup of that size, and the old one goes.
-    manifest guaranteed Always "$hold" '{limits: {cpu: 250m, memory: 48Mi}}'
+    sized guaranteed Always "$hold" '{limits: {cpu: 250m, memory: 48Mi}}'
     sizes() { cat /sys/fs/cgroup/kubepods.slice/kubepods-pod*.slice/"$1" | tr '\n' ,; }
     resized() { [ "$(sizes cpu.max) $(sizes memory.max)" = "25000 100000, 50331648," ]; }
     eventually resized

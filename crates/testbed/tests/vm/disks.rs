@@ -55,16 +55,10 @@ pub const MACHINE: &str = r#"
     systemctl start iscsid
 "#;
 
-/// While the agent runs, and no other pods. `pods`, `ready`, `gone` and `eventually` are the script's around it.
+/// While the agent runs, and no other pods. `manifest`, `ready`, `gone` and `eventually` are the script's around it.
 pub const SCRIPT: &str = r#"
     storage() {
-        cat > "/etc/manifests/.$1" <<END
-apiVersion: v1
-kind: Pod
-metadata: {name: $1, namespace: default}
-spec:
-  hostNetwork: true
-  terminationGracePeriodSeconds: 1
+        manifest "$1" <<END
   volumes: [{name: data, $2}]
   containers:
     - name: main
@@ -72,7 +66,6 @@ spec:
       command: [/bin/sh, -c, "cat /data/greeting; echo $1 > /data/from-$1 && sync && exec /tool hold"]
       volumeMounts: [{name: data, mountPath: /data}]
 END
-        mv "/etc/manifests/.$1" "/etc/manifests/$1.yaml"
     }
     storage share 'nfs: {server: 127.0.0.1, path: /srv/share}'
     storage remote 'iscsi: {targetPortal: 127.0.0.1, iqn: "iqn.2026-01.test:disk", lun: 0, fsType: ext4}'

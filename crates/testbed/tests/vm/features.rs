@@ -24,17 +24,11 @@ authorization: {mode: AlwaysAllow}
 END
 "#;
 
-/// While the agent runs, and no other pods. `is`, `gone` and `eventually` are the script's around it.
+/// While the agent runs, and no other pods. `manifest`, `is`, `gone` and `eventually` are the script's around it.
 pub const SCRIPT: &str = r#"
     looking() {
-        cat > "/etc/manifests/.$1" <<END
-apiVersion: v1
-kind: Pod
-metadata: {name: $1, namespace: default}
-spec:
-  hostNetwork: true
+        manifest "$1" <<END
   restartPolicy: Never
-  terminationGracePeriodSeconds: 1
   volumes: [{name: data, emptyDir: $2}]
   containers:
     - name: main
@@ -44,7 +38,6 @@ spec:
       resources: $5
       volumeMounts: [{name: data, mountPath: /scratch}]
 END
-        mv "/etc/manifests/.$1" "/etc/manifests/$1.yaml"
     }
     confined='cat /proc/self/attr/current; touch /scratch/file && echo written || echo refused'
     looking by-default '{}' "$confined" '{}' '{}'
