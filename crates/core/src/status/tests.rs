@@ -4,7 +4,7 @@
 use krablet_pod::api::{ContainerState, ContainerStateTerminated};
 
 use super::*;
-use crate::actions::testkit::{check_all, pod, seen, table};
+use crate::actions::testkit::{Seen, check_all, pod, seen, table};
 
 mod accepting;
 mod api;
@@ -84,6 +84,25 @@ pub(super) fn node() -> NodeFacts {
         runtime_name: "containerd".into(),
         ..NodeFacts::default()
     }
+}
+
+/// The status of a pod of which no more is known than what was seen.
+fn generated_from(pod: &Pod, old: Option<&PodStatus>, seen: &Seen, node: &NodeFacts) -> PodStatus {
+    generate(&StatusInputs {
+        pod,
+        observed: &seen.observed,
+        old,
+        start_errors: &seen.errors,
+        verdicts: &seen.verdicts,
+        terminal: false,
+        ready_to_start: None,
+        deadline_exceeded: false,
+        node,
+        log_restart_counts: &BTreeMap::new(),
+        gates: RestartGates::default(),
+        resize: &[],
+        actuated: None,
+    })
 }
 
 /// The status after one more sight, on top of the one that stands.

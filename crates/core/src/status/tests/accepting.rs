@@ -21,22 +21,7 @@ fn inputs<'a>(pod: &'a Pod, cached: Option<&'a PodStatus>, second: i64) -> Accep
 }
 
 fn generated(pod: &Pod, old: Option<&PodStatus>, sight: &str) -> PodStatus {
-    let seen = seen(pod, sight);
-    generate(&StatusInputs {
-        pod,
-        observed: &seen.observed,
-        old,
-        start_errors: &seen.errors,
-        verdicts: &seen.verdicts,
-        terminal: false,
-        ready_to_start: None,
-        deadline_exceeded: false,
-        node: &node(),
-        log_restart_counts: &BTreeMap::new(),
-        gates: RestartGates::default(),
-        resize: &[],
-        actuated: None,
-    })
+    generated_from(pod, old, &seen(pod, sight), &node())
 }
 
 fn transition(status: &PodStatus, type_: &str) -> i64 {

@@ -241,21 +241,7 @@ fn whom_a_container_runs_as() {
     let shown = |user: Option<ContainerUser>| {
         let mut seen = seen(&pod, "S0 a:run");
         seen.observed.containers[0].user = user;
-        let status = generate(&StatusInputs {
-            pod: &pod,
-            observed: &seen.observed,
-            old: None,
-            start_errors: &seen.errors,
-            verdicts: &seen.verdicts,
-            terminal: false,
-            ready_to_start: None,
-            deadline_exceeded: false,
-            node: &node(),
-            log_restart_counts: &BTreeMap::new(),
-            gates: RestartGates::default(),
-            resize: &[],
-            actuated: None,
-        });
+        let status = generated_from(&pod, None, &seen, &node());
         let containers = status.container_statuses.unwrap();
         serde_json::to_string(&containers[0].user).unwrap()
     };
@@ -292,21 +278,7 @@ fn ips(pod_text: &str, host: &[&str], sandbox_ips: &[&str], old: &[&str]) -> Str
         pod_ips: Some(old.iter().map(|ip| PodIP { ip: (*ip).into() }).collect()),
         ..PodStatus::default()
     };
-    let status = generate(&StatusInputs {
-        pod: &pod,
-        observed: &seen.observed,
-        old: Some(&old),
-        start_errors: &seen.errors,
-        verdicts: &seen.verdicts,
-        terminal: false,
-        ready_to_start: None,
-        deadline_exceeded: false,
-        node: &node,
-        log_restart_counts: &BTreeMap::new(),
-        gates: RestartGates::default(),
-        resize: &[],
-        actuated: None,
-    });
+    let status = generated_from(&pod, Some(&old), &seen, &node);
     let list: Vec<String> = status
         .pod_ips
         .into_iter()

@@ -13,22 +13,7 @@ fn counts(status: &PodStatus) -> BTreeMap<String, i32> {
 }
 
 fn look(pod: &Pod, old: Option<&PodStatus>, sight: &str) -> Accepted {
-    let seen = seen(pod, sight);
-    let new = generate(&StatusInputs {
-        pod,
-        observed: &seen.observed,
-        old,
-        start_errors: &seen.errors,
-        verdicts: &seen.verdicts,
-        terminal: false,
-        ready_to_start: None,
-        deadline_exceeded: false,
-        node: &node(),
-        log_restart_counts: &BTreeMap::new(),
-        gates: RestartGates::default(),
-        resize: &[],
-        actuated: None,
-    });
+    let new = generated_from(pod, old, &seen(pod, sight), &node());
     let inputs = AcceptInputs {
         pod,
         cached: old,
