@@ -199,8 +199,12 @@ impl<'a> Sync<'a> {
     }
 
     /// Finished init containers that tell nothing: all of them when the sandbox is made anew, else
-    /// all but the newest of each.
+    /// all but the newest of each. While all containers are to start over none is trimmed, for one of
+    /// them may be all that tells of it.
     pub(super) fn init_to_trim(&self) -> Vec<ContainerId> {
+        if restart::restart_all_pending(self.spec, self.observed, self.gates) {
+            return Vec::new();
+        }
         let removing = &self.actions.to_remove;
         containers::init_containers(self.spec)
             .iter()

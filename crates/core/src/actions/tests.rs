@@ -270,6 +270,8 @@ fn restart_of_all_containers() {
         never c:a/{} c:b | S0 a:run b:exit42 | -
         # The sandbox comes first; the trigger stays until then.
         always c:a/{} c:b | S0! a:exit42 b:exit1 | killpod sandbox1
+        never i:x/{} c:a | S0! x:exit42 a:exit0 | killpod sandbox1
+        never i:x/{} c:a | S1 S0! x:exit42/sb=0 a:exit0/sb=0 | rm:a-0 rm:x-0
         never deleted c:a/{} c:b | S0 a:exit42 b:run | -
         always c:a/{} | S0 a:run a:exit42 | -
         always c:a/{} c:b | S0 a:exit42 b:made b:exit0 | rm!:b-1 rm:b-0 rm:a-0
