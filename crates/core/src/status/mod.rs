@@ -170,14 +170,11 @@ impl Cx<'_> {
         api: &PodStatus,
         all: &[ContainerStatus],
     ) -> (String, Option<String>, Option<String>) {
-        if self.inputs.deadline_exceeded {
-            let phase = if is_terminal(api) {
-                phase_of(api)
-            } else {
-                FAILED
-            };
+        let said = [api, self.old].into_iter().find(|s| is_terminal(s));
+        // A pod that ended in time may be a while in being taken down.
+        if self.inputs.deadline_exceeded && said.is_none() {
             return (
-                phase.to_owned(),
+                FAILED.to_owned(),
                 Some(DEADLINE_EXCEEDED.to_owned()),
                 Some(DEADLINE_EXCEEDED_MESSAGE.to_owned()),
             );
@@ -192,7 +189,6 @@ impl Cx<'_> {
             gates: self.inputs.gates,
             making_way: &making_way,
         });
-        let said = [api, self.old].into_iter().find(|s| is_terminal(s));
         let phase = said.map_or(computed, phase_of);
         if phase != phase_of(self.old) {
             return (phase.to_owned(), None, None);

@@ -352,6 +352,8 @@ fn terminal_pods() {
         c:a | S0 a:run > S0 a:run late > S0! a:exit137 | Failed I DeadlineExceeded a=end137(Error)
         always c:a | S0 a:run late > S0! a:exit0 terminal | Failed I DeadlineExceeded a=end0(Completed)
         c:a | S0 late | Failed NI DeadlineExceeded a=wait(ContainerCreating)
+        # Over in time, and taken down after it.
+        never c:a | S0 a:exit0 > S0! a:exit0 terminal late | Succeeded I a=end0(Completed)
         ",
     );
 }
