@@ -264,6 +264,8 @@ impl Steps {
         self.parts.probes.set_pod(pod, &observed, &status);
         let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
         let cgroup = self.parts.cgroups.of_pod(&pod_ref.uid, qos);
+        // The sandbox may have taken until after the pod's deadline: then nothing is started in it.
+        let over = cancel.child_token();
         let mut result = self
             .parts
             .runtime
@@ -277,9 +279,13 @@ impl Steps {
                     actuated: given,
                     cgroup: Some(cgroup),
                 },
-                on_sandbox_ready: &|_| self.sandbox_is_ready(pod, pod_ref, &observed),
+                on_sandbox_ready: &|_| {
+                    if !self.sandbox_is_ready(pod, pod_ref, &observed) {
+                        over.cancel();
+                    }
+                },
                 on_killed: &|| Box::pin(self.tell_ends(pod, pod_ref)),
-                cancel,
+                cancel: &over,
             })
             .await;
         let accounts = &self.parts.accounts;
@@ -290,7 +296,12 @@ impl Steps {
             newly.pod = Some(pod.spec.as_ref().and_then(|s| s.resources.clone()));
         }
         let outcome = self.after_runtime_sync(pod, pod_ref, &observed, given, result);
-        no_later_than(outcome, renew_at)
+        match outcome {
+            Outcome::Cancelled if !cancel.is_cancelled() => {
+                Outcome::WaitUntil(self.parts.mono.now())
+            }
+            outcome => no_later_than(outcome, renew_at),
+        }
     }
 
     fn needs_sandbox(&self, pod: &Pod, observed: &ObservedPod) -> bool {
@@ -355,13 +366,14 @@ impl Steps {
         }
     }
 
-    /// The network of a new sandbox stands; its containers may follow much later.
-    fn sandbox_is_ready(&self, pod: &Arc<Pod>, pod_ref: &PodRef, observed: &ObservedPod) {
+    /// The network of a new sandbox stands; its containers may follow much later. False if the pod
+    /// is over by now.
+    fn sandbox_is_ready(&self, pod: &Arc<Pod>, pod_ref: &PodRef, observed: &ObservedPod) -> bool {
         let view = StatusView {
             ready_to_start: Some(true),
             ..StatusView::default()
         };
-        self.store_status(pod, pod_ref, observed, view);
+        !status::is_terminal(&self.store_status(pod, pod_ref, observed, view))
     }
 
     /// How containers ended that were killed to be started again.
