@@ -12,44 +12,34 @@ use tracing::{debug, warn};
 const CALM: Duration = Duration::from_secs(5);
 
 /// Gives memory back whenever it gets calm after a change of a pod's status or a reading of statistics; the start is one.
+/// Whoever reads statistics does so again, but needs little of what has come since the last time.
 pub async fn tend(mut changes: watch::Receiver<u64>, mut readings: watch::Receiver<u64>) {
-    let mut stir = Stir::Change;
     loop {
-        while let Ok(more) = timeout(CALM, either(&mut changes, &mut readings)).await {
-            stir = stir.max(more);
-        }
-        if let Err(e) = tokio::task::spawn_blocking(move || give_back(stir)).await {
+        while timeout(CALM, either(&mut changes, &mut readings))
+            .await
+            .is_ok()
+        {}
+        if let Err(e) = tokio::task::spawn_blocking(give_back).await {
             warn!(err = %e, "Memory is not given back");
         }
-        stir = either(&mut changes, &mut readings).await;
+        either(&mut changes, &mut readings).await;
     }
 }
 
-/// What took memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stir {
-    /// Whoever reads statistics does so again and again, with the same pages of the program.
-    Reading,
-    Change,
-}
-
 /// Until one of the two rings. One whose bell is gone never does.
-async fn either(changes: &mut watch::Receiver<u64>, readings: &mut watch::Receiver<u64>) -> Stir {
+async fn either(changes: &mut watch::Receiver<u64>, readings: &mut watch::Receiver<u64>) {
     tokio::select! {
         biased;
-        Ok(()) = changes.changed() => Stir::Change,
-        Ok(()) = readings.changed() => Stir::Reading,
+        Ok(()) = changes.changed() => {}
+        Ok(()) = readings.changed() => {}
         else => std::future::pending().await,
     }
 }
 
-fn give_back(after: Stir) {
+fn give_back() {
     let code = purge_heap();
     if code != 0 {
         debug!(code, "The heap's free pages stay");
-    }
-    if after == Stir::Reading {
-        return;
     }
     match release_file_pages() {
         Ok(bytes) => debug!(
@@ -80,12 +70,9 @@ mod tests {
         let (change, mut changes) = watch::channel(0);
         let (reading, mut readings) = watch::channel(0);
         reading.send_replace(1);
-        assert_eq!(either(&mut changes, &mut readings).await, Stir::Reading);
+        either(&mut changes, &mut readings).await;
         change.send_replace(1);
-        reading.send_replace(2);
-        assert_eq!(either(&mut changes, &mut readings).await, Stir::Change);
-        assert_eq!(either(&mut changes, &mut readings).await, Stir::Reading);
-        assert_eq!(Stir::Reading.max(Stir::Change), Stir::Change);
+        either(&mut changes, &mut readings).await;
         drop(reading);
         let nothing = timeout(CALM, either(&mut changes, &mut readings)).await;
         assert!(nothing.is_err());
@@ -96,7 +83,7 @@ mod tests {
         let kept: Vec<u64> = (0..100_000).collect();
         drop(vec![1u8; 8 << 20]);
         assert_eq!(purge_heap(), 0);
-        give_back(Stir::Change);
+        give_back();
         assert_eq!(kept.iter().sum::<u64>(), 4_999_950_000);
     }
 }

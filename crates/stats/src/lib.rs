@@ -264,9 +264,10 @@ impl Stats {
             return Ok(latest.snapshot.clone());
         }
         let wanted = depth;
-        let depth = desk
-            .habit
-            .depth(wanted, desk.latest.as_ref().map(Latest::used));
+        // Nobody is given the last one any more: its room is for the next.
+        let last = desk.latest.take();
+        let depth = desk.habit.depth(wanted, last.as_ref().map(Latest::used));
+        drop(last);
         let facts = match &desk.facts {
             Some(facts) => facts.clone(),
             None => desk.facts.insert(self.facts().await).clone(),
