@@ -24,6 +24,15 @@ impl SimClock {
         }
     }
 
+    /// A clock that goes before this one from now on.
+    pub(crate) fn ahead(&self, by: SignedDuration) -> Self {
+        let step = *self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        Self {
+            begun: self.begun,
+            step: Arc::new(Mutex::new(step.saturating_add(by))),
+        }
+    }
+
     /// Sets the clock forward or back.
     pub fn step(&self, by: SignedDuration) {
         let mut step = self.step.lock().unwrap_or_else(PoisonError::into_inner);

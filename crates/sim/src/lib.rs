@@ -14,6 +14,7 @@ mod mutation;
 mod net;
 mod node;
 mod pods;
+mod rules;
 mod runtime;
 mod schedule;
 mod sources;

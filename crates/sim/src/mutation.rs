@@ -42,6 +42,12 @@ mutations! {
     SkipResize => "skip-resize",
     /// After a container was given other resources it has the old ones again.
     UndoResize => "undo-resize",
+    /// Lists leave out ephemeral containers that have ended.
+    ForgetEphemeral => "forget-ephemeral",
+    /// Removing some containers that did not call for a restart of all pretends to succeed.
+    SkipRemoval => "skip-removal",
+    /// The agent's clock goes ahead of everybody else's.
+    FastClock => "fast-clock",
     /// A killed agent lives on.
     Zombie => "zombie",
     /// The API server does not heed which UID is meant.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use async_trait::async_trait;
+use jiff::SignedDuration;
 use jiff::tz::TimeZone;
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -59,6 +60,7 @@ pub(crate) struct Node {
     pub(crate) clock: SimClock,
     pub(crate) objects: FakeObjects,
     net: SimNet,
+    world: Arc<World>,
 }
 
 impl fmt::Debug for Node {
@@ -68,8 +70,7 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
-    pub(crate) fn new(world: &Arc<World>, deadline: Duration) -> Self {
-        let clock = SimClock::start();
+    pub(crate) fn new(world: &Arc<World>, clock: SimClock, deadline: Duration) -> Self {
         let files = MemoryFiles::new(Arc::new(clock.clone()));
         let runtime = SimRuntime::new(SimOptions {
             clock: Arc::new(clock.clone()),
@@ -98,13 +99,17 @@ impl Node {
             clock,
             objects: objects(),
             net,
+            world: world.clone(),
         }
     }
 
     /// The world as the agent with this number sees it.
     pub(crate) fn deps(&self, caller: u64) -> AgentDeps {
         let runtime = Arc::new(self.runtime.called_by(caller));
-        let clock = self.clock.clone();
+        let clock = match self.world.mutation() {
+            Some(Mutation::FastClock) => self.clock.ahead(SignedDuration::from_hours(1)),
+            _ => self.clock.clone(),
+        };
         AgentDeps {
             images: runtime.clone(),
             runtime,
@@ -114,7 +119,7 @@ impl Node {
             tools: Arc::new(FakeTools::default()),
             cgroups: Arc::new(self.cgroups.clone()),
             net: Arc::new(self.net.clone()),
-            clock: Arc::new(self.clock.clone()),
+            clock: Arc::new(clock.clone()),
             recorder: Recorder::new(move || clock.now()),
             referents: self.objects.referents(&FakeServices::new(Vec::new())),
             image_deps: krablet_runtime::ImageDeps {
@@ -351,15 +356,16 @@ mod tests {
             crashes: 0.0,
             api: 0.0,
         };
+        let clock = SimClock::start();
         let world = Arc::new(World::new(
             Trace::new(false),
-            Laws::new(sources()),
+            Laws::new(sources(), clock.clone()),
             StdRng::seed_from_u64(1),
             severity,
             NEVER,
             None,
         ));
-        Node::new(&world, NEVER)
+        Node::new(&world, clock, NEVER)
     }
 
     async fn until(handle: &AgentHandle, what: impl Fn(&ContainerState) -> bool) {

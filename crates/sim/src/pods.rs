@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use krablet_pod::api::{
-    ConfigMapVolumeSource, Container, ContainerResizePolicy, EmptyDirVolumeSource, ExecAction,
+    ConfigMapVolumeSource, Container, ContainerResizePolicy, ContainerRestartRule,
+    ContainerRestartRuleOnExitCodes, EmptyDirVolumeSource, EphemeralContainer, ExecAction,
     HTTPGetAction, Lifecycle, LifecycleHandler, Pod, PodSpec, Probe, ResourceRequirements,
     SecretVolumeSource, SleepAction, TCPSocketAction, Volume, VolumeMount,
 };
@@ -19,6 +20,10 @@ pub(crate) const SERVE: &str = "serve";
 /// Ends by itself.
 pub(crate) const JOB: &str = "job";
 
+/// How names of ephemeral containers begin.
+pub(crate) const EPHEMERAL: &str = "debug";
+const MOST_EPHEMERAL: usize = 3;
+
 pub(crate) const NAMESPACE: &str = "sim";
 
 /// A pod as a source would deliver it. Its UID tells name and variant.
@@ -29,31 +34,26 @@ pub(crate) fn draw(dice: &mut StdRng, name: &str, variant: u32) -> Pod {
     pod.metadata.uid = Some(format!("{name}-v{variant}"));
     pod.metadata.labels = Some(BTreeMap::from([("v".to_owned(), variant.to_string())]));
     let policy = *pick(dice, &["Always", "Always", "OnFailure", "Never"]);
+    // Whether containers have a say of their own.
+    let own = dice.random_bool(0.35);
     let volumes = volumes(dice);
-    let mut init: Vec<Container> = (0..*pick(dice, &[0, 0, 1, 1, 2]))
-        .map(|i| container(dice, &format!("init{i}"), JOB, &volumes))
-        .collect();
-    if dice.random_bool(0.3) {
-        let mut sidecar = container(dice, "side", SERVE, &volumes);
-        sidecar.restart_policy = Some("Always".to_owned());
-        add_probes(dice, &mut sidecar);
-        let at = dice.random_range(0..=init.len());
-        init.insert(at, sidecar);
-    }
-    let regular: Vec<Container> = (0..dice.random_range(1..=2))
+    let mut init = init_containers(dice, own, &volumes);
+    let mut regular: Vec<Container> = (0..dice.random_range(1..=2))
         .map(|i| {
+            let mut container = container(dice, ["web", "log"][i], SERVE, &volumes);
+            if own {
+                add_own_restarts(dice, &mut container, &["Always", "OnFailure", "Never"]);
+            }
             // What always runs again must be able to stay.
-            let image = match policy {
-                "Always" => SERVE,
-                _ => *pick(dice, &[SERVE, JOB]),
-            };
-            let mut container = container(dice, ["web", "log"][i], image, &volumes);
+            let again = container.restart_policy.as_deref().unwrap_or(policy) == "Always";
+            if !again && dice.random_bool(0.5) {
+                container.image = container.image.map(|image| image.replace(SERVE, JOB));
+            }
             add_probes(dice, &mut container);
             add_hooks(dice, &mut container);
             container
         })
         .collect();
-    let mut regular = regular;
     if dice.random_bool(0.75) {
         for container in init.iter_mut().chain(&mut regular) {
             container.resources = Some(resources(dice));
@@ -68,9 +68,72 @@ pub(crate) fn draw(dice: &mut StdRng, name: &str, variant: u32) -> Pod {
         volumes: Some(volumes).filter(|v| !v.is_empty()),
         node_name: Some(NODE_NAME.to_owned()),
         dns_policy: Some("Default".to_owned()),
+        active_deadline_seconds: active_deadline(dice),
         ..PodSpec::default()
     });
     pod
+}
+
+fn init_containers(dice: &mut StdRng, own: bool, volumes: &[Volume]) -> Vec<Container> {
+    let mut init: Vec<Container> = (0..*pick(dice, &[0, 0, 1, 1, 2]))
+        .map(|i| {
+            let mut container = container(dice, &format!("init{i}"), JOB, volumes);
+            if own {
+                add_own_restarts(dice, &mut container, &["OnFailure", "Never"]);
+            }
+            container
+        })
+        .collect();
+    if dice.random_bool(0.3) {
+        let mut sidecar = container(dice, "side", SERVE, volumes);
+        sidecar.restart_policy = Some("Always".to_owned());
+        if own && dice.random_bool(0.4) {
+            sidecar.restart_policy_rules = Some(vec![restart_rule(dice)]);
+        }
+        add_probes(dice, &mut sidecar);
+        let at = dice.random_range(0..=init.len());
+        init.insert(at, sidecar);
+    }
+    init
+}
+
+/// Maybe a policy of the container's own, and maybe rules with it.
+fn add_own_restarts(dice: &mut StdRng, container: &mut Container, policies: &[&str]) {
+    if !dice.random_bool(0.6) {
+        return;
+    }
+    container.restart_policy = Some(pick(dice, policies).to_string());
+    let rules: Vec<_> = (0..*pick(dice, &[0, 1, 1, 2]))
+        .map(|_| restart_rule(dice))
+        .collect();
+    container.restart_policy_rules = Some(rules).filter(|rules| !rules.is_empty());
+}
+
+/// None speaks of a container that ended well: it would be started again for ever.
+fn restart_rule(dice: &mut StdRng) -> ContainerRestartRule {
+    let codes: [(&str, &[i32]); 6] = [
+        ("In", &[1, 2]),
+        ("In", &[42]),
+        ("In", &[42, 255]),
+        ("In", &[137, 143]),
+        ("NotIn", &[0]),
+        ("NotIn", &[0, 1, 42]),
+    ];
+    let (operator, values) = *pick(dice, &codes);
+    let actions = ["Restart", "RestartAllContainers", "RestartAllContainers"];
+    ContainerRestartRule {
+        action: pick(dice, &actions).to_string(),
+        exit_codes: Some(ContainerRestartRuleOnExitCodes {
+            operator: operator.to_owned(),
+            values: Some(values.to_vec()),
+        }),
+    }
+}
+
+/// Most pods have none. The longest is reached only if the clock is set forward.
+fn active_deadline(dice: &mut StdRng) -> Option<i64> {
+    let deadline = *pick(dice, &[3, 15, 40, 90, 200, 3000]);
+    dice.random_bool(0.15).then_some(deadline)
 }
 
 fn pick<'a, T>(dice: &mut StdRng, from: &'a [T]) -> &'a T {
@@ -265,6 +328,26 @@ pub(crate) fn with_new_image(dice: &mut StdRng, pod: &Pod) -> Pod {
         let image = container.image.clone().unwrap_or_default();
         let kind = image.split(':').next().unwrap_or_default().to_owned();
         container.image = Some(format!("{kind}:{}", dice.random_range(1..=4)));
+    }
+    pod
+}
+
+/// The same pod with one more ephemeral container, if it has not had its share of them.
+pub(crate) fn debugged(dice: &mut StdRng, pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    if let Some(spec) = &mut pod.spec {
+        let target = spec.containers.first().map(|c| c.name.clone());
+        let all = spec.ephemeral_containers.get_or_insert_default();
+        if all.len() < MOST_EPHEMERAL {
+            let kind = *pick(dice, &[SERVE, JOB]);
+            all.push(EphemeralContainer {
+                name: format!("{EPHEMERAL}{}", all.len()),
+                image: Some(format!("{kind}:{}", dice.random_range(1..=2))),
+                image_pull_policy: Some("IfNotPresent".to_owned()),
+                target_container_name: target.filter(|_| dice.random_bool(0.3)),
+                ..EphemeralContainer::default()
+            });
+        }
     }
     pod
 }

@@ -2,18 +2,15 @@
 //! again; then all is well, and the node has to get to what is wanted and stay there.
 
 mod people;
+mod wishes;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use krablet_agent::{Agent, AgentHandle};
 use krablet_cri::RuntimeService;
 use krablet_linux::WallClock;
-use krablet_pod::api::{Pod, PodStatus};
-use krablet_pod::marks::{self, PodSource};
-use krablet_pod::{PodRef, PodUid};
+use krablet_pod::marks::PodSource;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
@@ -21,6 +18,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::api::ApiServer;
+use crate::clock::SimClock;
 use crate::cluster::{self, Joining};
 use crate::laws::{Broken, Law, Laws, broken};
 use crate::mutation::Mutation;
@@ -96,16 +94,17 @@ pub(crate) async fn run(seed: u64, options: Options) -> Report {
     let mut dice = StdRng::seed_from_u64(seed);
     let in_cluster = options.cluster.unwrap_or(seed % 2 == 1);
     let story = Story::draw(&mut dice, in_cluster);
+    let clock = SimClock::start();
     let world = Arc::new(World::new(
         Trace::new(options.print),
-        Laws::new(node::sources()),
+        Laws::new(node::sources(), clock.clone()),
         StdRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15),
         story.severity,
         story.deadline,
         options.mutation,
     ));
     world.note(format_args!("{:?} {:?}", story.severity, story.deadline));
-    let node = Node::new(&world, story.deadline);
+    let node = Node::new(&world, clock, story.deadline);
     let server = in_cluster.then(|| ApiServer::new(&world, &node.runtime, &node.clock));
     let mut schedule = Schedule {
         world: world.clone(),
@@ -226,6 +225,7 @@ impl Schedule {
             }
             Action::Bind(n) => self.bind(n),
             Action::Resize(n) => self.resize(n),
+            Action::Debug(n) => self.debug(n),
             Action::Delete(n) => self.delete(n),
             Action::ForceDelete(n) => self.remove(PodSource::Api, &bound_name(n)),
             Action::KillAgent => self.kill_agent().await?,
@@ -242,7 +242,11 @@ impl Schedule {
                 self.node.lose_memory().await;
             }
             Action::CutEvents => self.node.runtime.cut_streams(),
-            Action::StepClock(by) => self.node.clock.step(by),
+            Action::StepClock(by) => {
+                // What was said by now was said by the old time.
+                self.world.look_at_statuses();
+                self.node.clock.step(by);
+            }
             Action::Replace(_)
             | Action::DeleteMirror(_)
             | Action::Meddle(_)
@@ -258,6 +262,7 @@ impl Schedule {
         match action {
             Action::Bind(n) => self.bind_object(server, n),
             Action::Resize(n) => self.resize_object(server, n),
+            Action::Debug(n) => self.debug_object(server, n),
             Action::Delete(n) => {
                 let grace = [0, 1, 5, 30][self.dice.random_range(0..4)];
                 self.delete_object(server, n, grace);
@@ -281,108 +286,6 @@ impl Schedule {
             _ => return false,
         }
         true
-    }
-}
-
-/// What the sources want.
-impl Schedule {
-    fn want(&mut self, source: PodSource, pod: Arc<Pod>) {
-        self.world.lock().laws.want(&pod);
-        self.wanted.put(source, pod);
-    }
-
-    fn remove(&mut self, source: PodSource, name: &str) {
-        if let Some(pod) = self.wanted.remove(source, name) {
-            let uid = PodRef::of(&pod).uid;
-            self.world.lock().laws.unwant(&uid);
-        }
-    }
-
-    fn draw_pod(&mut self, name: &str, source: PodSource) -> Arc<Pod> {
-        self.variants += 1;
-        let mut pod = pods::draw(&mut self.dice, name, self.variants);
-        // The merge writes the same.
-        let annotations = pod.metadata.annotations.get_or_insert_default();
-        annotations.insert(marks::CONFIG_SOURCE.into(), source.as_str().into());
-        let hash = pod.metadata.uid.clone().unwrap_or_default();
-        annotations.insert(marks::CONFIG_HASH.into(), hash);
-        Arc::new(pod)
-    }
-
-    /// A changed manifest is another pod, in the same set.
-    fn write_manifest(&mut self, n: usize) {
-        let name = manifest_name(n);
-        let pod = self.draw_pod(&name, PodSource::File);
-        if let Some(old) = self.wanted.get(PodSource::File, &name) {
-            let uid = PodRef::of(&old).uid;
-            self.world.lock().laws.unwant(&uid);
-        }
-        self.want(PodSource::File, pod);
-    }
-
-    fn resize(&mut self, n: usize) {
-        match self.wanted.get(PodSource::Api, &bound_name(n)) {
-            Some(pod) if pod.metadata.deletion_timestamp.is_some() => {}
-            Some(pod) => {
-                let changed = pods::resized(&mut self.dice, &pod);
-                self.want(PodSource::Api, Arc::new(changed));
-            }
-            None => self.bind(n),
-        }
-    }
-
-    fn bind(&mut self, n: usize) {
-        let name = bound_name(n);
-        match self.wanted.get(PodSource::Api, &name) {
-            Some(pod) if pod.metadata.deletion_timestamp.is_some() => {}
-            Some(pod) => {
-                let changed = pods::with_new_image(&mut self.dice, &pod);
-                self.want(PodSource::Api, Arc::new(changed));
-            }
-            None => {
-                let pod = self.draw_pod(&name, PodSource::Api);
-                self.want(PodSource::Api, pod);
-            }
-        }
-    }
-
-    fn delete(&mut self, n: usize) {
-        let Some(pod) = self.wanted.get(PodSource::Api, &bound_name(n)) else {
-            return;
-        };
-        let mut pod = (*pod).clone();
-        let grace = [0, 1, 5, 30][self.dice.random_range(0..4)];
-        let old = pod.metadata.deletion_grace_period_seconds;
-        pod.metadata.deletion_timestamp = Some(Time(self.node.clock.now()));
-        pod.metadata.deletion_grace_period_seconds = Some(old.map_or(grace, |o| o.min(grace)));
-        self.want(PodSource::Api, Arc::new(pod));
-        // It may have ended long ago.
-        self.statuses_changed();
-    }
-
-    /// The API server takes in statuses, and drops deleted pods that have ended.
-    fn statuses_changed(&mut self) {
-        self.world.look_at_statuses();
-        let Some(alive) = self.agent.as_ref().filter(|_| self.server.is_none()) else {
-            return;
-        };
-        let all = alive.handle.status.all();
-        let mut told: BTreeMap<PodUid, PodStatus> = BTreeMap::new();
-        let mut ended = Vec::new();
-        for pod in self.wanted.all(PodSource::Api) {
-            let pod_ref = PodRef::of(&pod);
-            if let Some(standing) = all.get(&pod_ref.uid) {
-                told.insert(pod_ref.uid, (*standing.status).clone());
-                if pod.metadata.deletion_timestamp.is_some() && standing.finished {
-                    ended.push(pod_ref.name.to_string());
-                }
-            }
-        }
-        self.wanted.tell_statuses(told);
-        for name in ended {
-            self.world.note(format_args!("{name} is deleted"));
-            self.remove(PodSource::Api, &name);
-        }
     }
 }
 
@@ -534,12 +437,15 @@ impl Schedule {
     }
 
     async fn settle(&mut self) -> Result<(), Broken> {
-        let until = Instant::now() + SETTLES_WITHIN;
+        let mut until = Instant::now() + SETTLES_WITHIN;
         // Not content with a moment: what is settled must be so twice in a row.
         let mut settled = 0;
         loop {
             self.wait_until(Instant::now() + Duration::from_secs(5))
                 .await?;
+            if let Some(left) = self.world.lock().laws.last_deadline() {
+                until = until.max(Instant::now() + left + SETTLES_WITHIN);
+            }
             match self.unsettled().await {
                 None => settled += 1,
                 Some(why) if Instant::now() >= until => return broken(Law::Converges, why),
@@ -556,6 +462,7 @@ impl Schedule {
         // A watch that tells nothing is noticed after some time; an event is written again for some time.
         let rest = if self.server.is_some() { 250 } else { 100 };
         let settled = Instant::now() + Duration::from_secs(rest);
+        self.world.lock().laws.has_settled();
         self.wait_until(settled.max(self.hung_until)).await?;
         self.world.note(format_args!("nothing more should happen"));
         let world = self.world.clone();

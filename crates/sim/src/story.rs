@@ -17,6 +17,8 @@ pub(crate) enum Action {
     Bind(usize),
     /// It is to have other resources.
     Resize(usize),
+    /// Somebody looks into it: one more ephemeral container.
+    Debug(usize),
     /// Deletion with grace is requested.
     Delete(usize),
     /// Gone from the API server without having ended.
@@ -113,7 +115,7 @@ impl Story {
 fn action(dice: &mut StdRng) -> Action {
     let manifest = dice.random_range(0..STATIC_NAMES);
     let bound = dice.random_range(0..API_NAMES);
-    match dice.random_range(0..23) {
+    match dice.random_range(0..25) {
         0..=3 => Action::WriteManifest(manifest),
         4 | 5 => Action::RemoveManifest(manifest),
         6 => Action::Rewrite(manifest),
@@ -129,6 +131,7 @@ fn action(dice: &mut StdRng) -> Action {
         },
         18 => Action::CutEvents,
         19..=21 => Action::Resize(bound),
+        22 | 23 => Action::Debug(bound),
         _ => {
             let far = [2, 60, 4000][dice.random_range(0..3)];
             Action::StepClock(SignedDuration::from_secs(dice.random_range(-far..=far)))
@@ -139,7 +142,7 @@ fn action(dice: &mut StdRng) -> Action {
 fn server_action(dice: &mut StdRng) -> Action {
     let manifest = dice.random_range(0..STATIC_NAMES);
     let bound = dice.random_range(0..API_NAMES);
-    match dice.random_range(0..19) {
+    match dice.random_range(0..21) {
         0..=3 => Action::Bind(bound),
         4..=6 => Action::Delete(bound),
         7 => Action::ForceDelete(bound),
@@ -149,6 +152,7 @@ fn server_action(dice: &mut StdRng) -> Action {
         12 | 13 => Action::ServerDown(Duration::from_millis(dice.random_range(100..40_000))),
         14 => Action::CutWatches,
         15..=17 => Action::Resize(bound),
+        18 | 19 => Action::Debug(bound),
         _ => Action::ForgetHistory,
     }
 }

@@ -417,6 +417,14 @@ impl Weather for World {
         }
     }
 
+    fn keeps(&self, container: &Instance) -> bool {
+        let inner = self.lock();
+        inner.mutation == Some(Mutation::SkipRemoval)
+            && container.name == "web"
+            && container.state == ContainerState::Exited
+            && !inner.laws.has_called(&container.id)
+    }
+
     fn show_list(&self, _machine: &Machine, listed: &mut Vec<v1::Container>) {
         let mut inner = self.lock();
         match inner.mutation {
@@ -426,6 +434,11 @@ impl Weather for World {
                 if let Some(at) = at.filter(|_| inner.dice.random_bool(0.2)) {
                     listed.remove(at);
                 }
+            }
+            Some(Mutation::ForgetEphemeral) => {
+                let exited = v1::ContainerState::ContainerExited as i32;
+                let name = |c: &v1::Container| c.metadata.clone().unwrap_or_default().name;
+                listed.retain(|c| c.state != exited || !name(c).starts_with(pods::EPHEMERAL));
             }
             Some(Mutation::IgnoreInitOrder) => {
                 for c in listed.iter_mut() {

@@ -66,6 +66,9 @@ fn what_is_broken_on_purpose_is_noticed() {
             (Mutation::LeakCgroup, Law::Converges),
             (Mutation::SkipResize, Law::Converges),
             (Mutation::UndoResize, Law::SizesForward),
+            (Mutation::ForgetEphemeral, Law::OnceOnly),
+            (Mutation::SkipRemoval, Law::WholeRounds),
+            (Mutation::FastClock, Law::InTime),
             (Mutation::Zombie, Law::DeadIsDead),
         ],
     );

@@ -11,9 +11,12 @@ use krablet_core::patch::{self, POD_STATUS};
 use krablet_core::status;
 use krablet_kube::ApiError;
 use krablet_pod::api::{ContainerStatus, Pod, PodStatus};
+use krablet_pod::containers;
 use krablet_pod::qos::qos_class;
 use serde_json::Value;
 use tokio::time::Instant;
+
+use crate::rules::{self, Follows};
 
 /// Namespace and name.
 pub(super) type Key = (String, String);
@@ -256,30 +259,49 @@ impl Store {
 fn revived(old: &Pod, new: &Pod) -> Option<String> {
     let spec = old.spec.as_ref()?;
     let (old, new) = (old.status.as_ref()?, new.status.as_ref()?);
-    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
+    let all_may = spec.restart_policy.as_deref().unwrap_or("Always") == "Always"
+        || rules::may_restart_all(spec);
+    let init = containers::init_containers(spec);
     let lists = [
         (
-            &spec.init_containers,
+            init,
             &old.init_container_statuses,
             &new.init_container_statuses,
         ),
         (
-            &Some(spec.containers.clone()),
+            &spec.containers[..],
             &old.container_statuses,
             &new.container_statuses,
         ),
     ];
-    let end = |c: &ContainerStatus| c.state.as_ref()?.terminated.clone();
-    lists.into_iter().find_map(|(containers, old, new)| {
-        old.iter().flatten().find_map(|told| {
-            let code = end(told)?.exit_code;
-            let mut containers = containers.iter().flatten();
-            let own = containers.any(|c| c.name == told.name && c.restart_policy.is_some());
-            let may = policy == "Always" || own || (policy == "OnFailure" && code != 0);
-            let now = new.iter().flatten().find(|c| c.name == told.name)?;
-            let name = &told.name;
-            (!may && end(now).is_none())
-                .then(|| format!("{name}: may not be transitioned to non-terminated state"))
+    // Of ephemeral ones none comes back, whatever the pod's policy says.
+    let (was, is) = (
+        &old.ephemeral_container_statuses,
+        &new.ephemeral_container_statuses,
+    );
+    let ephemeral = back_to_life(was, is, |_, _| false);
+    let mut lists = lists.into_iter().filter(|_| !all_may);
+    let other = lists.find_map(|(containers, old, new)| {
+        back_to_life(old, new, |name, code| {
+            let own = containers.iter().find(|c| c.name == name);
+            own.is_some_and(|c| rules::after_exit(spec, c, code) != Follows::Nothing)
         })
+    });
+    let name = ephemeral.or(other)?;
+    Some(format!(
+        "{name}: may not be transitioned to non-terminated state"
+    ))
+}
+
+fn back_to_life<'a>(
+    old: &'a Option<Vec<ContainerStatus>>,
+    new: &Option<Vec<ContainerStatus>>,
+    may: impl Fn(&str, i32) -> bool,
+) -> Option<&'a str> {
+    let end = |c: &ContainerStatus| c.state.as_ref()?.terminated.clone();
+    old.iter().flatten().find_map(|told| {
+        let code = end(told)?.exit_code;
+        let now = new.iter().flatten().find(|c| c.name == told.name)?;
+        (!may(&told.name, code) && end(now).is_none()).then_some(told.name.as_str())
     })
 }

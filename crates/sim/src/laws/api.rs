@@ -118,8 +118,9 @@ impl Laws {
             }
             let state = |c: &krablet_pod::api::ContainerStatus| c.state.clone().unwrap_or_default();
             let ended = state(old).terminated;
-            let ended = ended.is_some_and(|end| end.container_id.is_some());
-            if ended && state(container).terminated.is_none() && self.never_restarts(uid, name) {
+            let ended = ended.filter(|end| end.container_id.is_some());
+            let for_good = ended.is_some_and(|end| self.ends_for_good(uid, name, end.exit_code));
+            if for_good && state(container).terminated.is_none() {
                 return Some(format!("{name} had ended for good"));
             }
         }

@@ -2,8 +2,10 @@
 
 use krablet_core::status;
 use krablet_pod::PodUid;
+use krablet_pod::containers::init_containers;
 
 use super::{Held, Law, Laws, broken};
+use crate::rules;
 use crate::runtime::CallInfo;
 
 impl Laws {
@@ -15,12 +17,19 @@ impl Laws {
         match info.call {
             "RunPodSandbox" | "CreateContainer" | "StartContainer" => {
                 self.start_begins(info, uid)?;
+                self.is_its_turn(info, uid)?;
                 self.starts_no_ended_container(info, uid)
             }
             "StopContainer" | "StopPodSandbox" => {
                 self.stop_asked.insert(info.object.clone());
                 if let Some(gone) = self.let_go.get_mut(uid) {
                     gone.stopping = true;
+                }
+                // One that has ended unseen goes with the others of its round.
+                if self.is_restarting_all(uid)
+                    && let Some(end) = self.ends.get_mut(&info.object)
+                {
+                    end.stop_asked = true;
                 }
                 Ok(())
             }
@@ -81,6 +90,28 @@ impl Laws {
             return broken(Law::NothingAfterEnd, how);
         }
         Ok(())
+    }
+
+    fn is_its_turn(&self, info: &CallInfo, uid: &PodUid) -> Held {
+        let name = info.container.as_deref();
+        let Some(name) = name.filter(|_| info.call == "CreateContainer") else {
+            return Ok(());
+        };
+        let Some(spec) = self.spec(uid).filter(|s| !rules::is_ephemeral(s, name)) else {
+            return Ok(());
+        };
+        let done = self.done.get(&info.object);
+        let before = init_containers(spec)
+            .iter()
+            .take_while(|init| init.name != name)
+            .find(|init| !done.is_some_and(|d| d.contains(&init.name)));
+        match before {
+            Some(init) => {
+                let how = format!("{name} of {uid} before {}", init.name);
+                broken(Law::InitOrder, how)
+            }
+            None => Ok(()),
+        }
     }
 
     fn starts_no_ended_container(&self, info: &CallInfo, uid: &PodUid) -> Held {

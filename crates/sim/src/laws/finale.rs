@@ -3,11 +3,12 @@
 use krablet_core::restart::pod_policy;
 use krablet_core::status;
 use krablet_pod::PodUid;
-use krablet_pod::api::{Container, PodSpec};
-use krablet_pod::containers::{init_containers, is_sidecar};
+use krablet_pod::api::{Container, PodSpec, PodStatus};
+use krablet_pod::containers::{self, ephemeral_containers, init_containers, is_sidecar};
 use krablet_pod::observed::ContainerState;
 
-use super::{Known, Laws, sizes};
+use super::{Known, Laws, deadlines, sizes};
+use crate::rules::{self, Follows};
 use crate::runtime::{Instance, Machine};
 
 /// What lies around on the node of a pod.
@@ -90,7 +91,10 @@ impl Laws {
             if known.came_back && machine.of_pod(uid).next().is_none() {
                 return None;
             }
-            return ended_pod(machine, uid, spec, status::phase_of(&standing.status), left);
+            return ended_pod(machine, uid, spec, &standing.status, left);
+        }
+        if let Some(why) = self.has_to_end(uid) {
+            return Some(why);
         }
         if stranded(machine, uid, spec) {
             return None;
@@ -116,13 +120,26 @@ impl Laws {
         if running == 0 {
             return Some("no container of it runs, and it has not ended".to_owned());
         }
+        // As with the kubelet, one whose start failed is not tried again.
+        let mut ephemeral = ephemeral_containers(spec).iter();
+        let missing = ephemeral.find(|c| newest(machine, uid, &c.name).is_none());
+        if let Some(missing) = missing {
+            return Some(format!("{} was never created", missing.name));
+        }
         self.status_tells(machine, uid)
     }
 
     /// The status says of every container what the runtime would say.
     fn status_tells(&self, machine: &Machine, uid: &PodUid) -> Option<String> {
         let status = &self.standings.get(uid)?.status;
-        for told in status.container_statuses.iter().flatten() {
+        let restarting = status::condition(status, "AllContainersRestarting");
+        if restarting.is_some_and(|c| c.status == "True") {
+            return Some("is still told to restart all its containers".to_owned());
+        }
+        let ephemeral = status.ephemeral_container_statuses.iter().flatten();
+        let ephemeral = ephemeral.map(|told| (told, false));
+        let regular = status.container_statuses.iter().flatten();
+        for (told, serves) in regular.map(|told| (told, true)).chain(ephemeral) {
             // A late call may leave a newer instance that was never started beside the one that runs.
             let mut all = machine.of_pod(uid).filter(|c| c.name == told.name);
             let running = all.find(|c| c.is_running());
@@ -134,7 +151,7 @@ impl Laws {
             if !id.ends_with(&seen.id) || runs != seen.is_running() {
                 return Some(format!("the status of {} is out of date", told.name));
             }
-            if runs && !told.ready {
+            if serves && runs && !told.ready {
                 return Some(format!("{} is not ready", told.name));
             }
         }
@@ -143,10 +160,18 @@ impl Laws {
 }
 
 /// A pod that never restarts and lost its sandbox half-way is not run again, so it neither runs nor
-/// ends: as with the kubelet, it waits to be deleted.
+/// ends: as with the kubelet, it waits to be deleted. Only a restart of all gives it another sandbox.
 fn stranded(machine: &Machine, uid: &PodUid, spec: &PodSpec) -> bool {
     let begun = machine.of_pod(uid).next().is_some();
-    pod_policy(spec) == "Never" && begun && !machine.is_alive(uid)
+    // One that was made to follow another stands for it, though it could not be started.
+    let restarts = containers::all(spec).any(|c| {
+        let name = &c.container.name;
+        let all = machine.of_pod(uid).filter(|seen| seen.name == *name);
+        all.max_by_key(|seen| seen.number).is_some_and(|seen| {
+            seen.state == ContainerState::Exited && rules::restarts_all(spec, name, seen.exit_code)
+        })
+    });
+    pod_policy(spec) == "Never" && begun && !machine.is_alive(uid) && !restarts
 }
 
 /// Whether it runs; an error if it should and does not, or the other way round.
@@ -178,11 +203,7 @@ fn container_runs(
     if seen.state != ContainerState::Exited {
         return Err(format!("{name} is {:?}", seen.state));
     }
-    let may_rest = match pod_policy(spec) {
-        "Never" => true,
-        "OnFailure" => seen.exit_code == 0,
-        _ => false,
-    };
+    let may_rest = rules::after_exit(spec, container, seen.exit_code) == Follows::Nothing;
     match may_rest && !sidecar {
         true => Ok(false),
         false => Err(format!(
@@ -203,9 +224,10 @@ fn ended_pod(
     machine: &Machine,
     uid: &PodUid,
     spec: &PodSpec,
-    phase: &str,
+    status: &PodStatus,
     left: &Leftovers,
 ) -> Option<String> {
+    let phase = status::phase_of(status);
     if machine.is_alive(uid) {
         return Some(format!("is {phase} and something of it is alive"));
     }
@@ -213,19 +235,36 @@ fn ended_pod(
     if left.mounts.contains(uid) || left.cgroups.contains(uid) {
         return Some(format!("is {phase} and has not released what it held"));
     }
-    let codes: Option<Vec<i32>> = spec
-        .containers
-        .iter()
-        .map(|c| newest(machine, uid, &c.name).map(|seen| seen.exit_code))
-        .collect();
-    let all_well = codes.is_some_and(|codes| codes.iter().all(|c| *c == 0));
-    match (pod_policy(spec), phase) {
-        ("Always", _) => Some(format!("is {phase} though it is to run always")),
-        (_, status::SUCCEEDED) if !all_well => Some("is Succeeded with failed containers".into()),
-        ("OnFailure", status::FAILED) => Some("is Failed though failures are restarted".into()),
-        (_, status::FAILED) if all_well => Some("is Failed, and all ended well".into()),
+    if deadlines::says_exceeded(status) || init_failed(machine, uid, spec) {
+        return (phase != status::FAILED).then(|| format!("is {phase} and has failed"));
+    }
+    let mut all_well = true;
+    for container in &spec.containers {
+        let name = &container.name;
+        let Some(seen) = newest(machine, uid, name) else {
+            return Some(format!("is {phase} and {name} was never created"));
+        };
+        if rules::after_exit(spec, container, seen.exit_code) != Follows::Nothing {
+            let code = seen.exit_code;
+            return Some(format!("is {phase} though {name} is to run after {code}"));
+        }
+        all_well &= seen.exit_code == 0;
+    }
+    match phase {
+        status::SUCCEEDED if !all_well => Some("is Succeeded with failed containers".into()),
+        status::FAILED if all_well => Some("is Failed, and all ended well".into()),
         _ => None,
     }
+}
+
+/// An init container has failed for good, and the pod with it.
+fn init_failed(machine: &Machine, uid: &PodUid, spec: &PodSpec) -> bool {
+    let mut init = init_containers(spec).iter().filter(|c| !is_sidecar(c));
+    init.any(|c| {
+        newest(machine, uid, &c.name).is_some_and(|seen| {
+            seen.exit_code != 0 && rules::after_exit(spec, c, seen.exit_code) == Follows::Nothing
+        })
+    })
 }
 
 fn gone_pod(machine: &Machine, uid: &PodUid, left: &Leftovers) -> Option<String> {

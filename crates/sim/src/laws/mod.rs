@@ -4,7 +4,9 @@
 
 mod api;
 mod calls;
+mod deadlines;
 mod finale;
+mod restarts;
 mod runtime;
 mod sizes;
 mod statuses;
@@ -20,6 +22,8 @@ use krablet_pod::qos::{QosClass, qos_class};
 use krablet_pod::{PodRef, PodUid};
 use krablet_status::Standing;
 
+use crate::clock::SimClock;
+
 pub(crate) use api::Written;
 pub(crate) use finale::Leftovers;
 
@@ -27,15 +31,23 @@ pub(crate) use finale::Leftovers;
 pub enum Law {
     /// No two running instances of one container of a pod.
     OneInstance,
-    /// In one sandbox, a container is created only after every init container before it has
-    /// ended well, or, if it is a sidecar, has started.
+    /// In one sandbox, and in each round of a pod whose containers are all restarted in it, a
+    /// container is created only after every init container before it has ended well, or, if it is a
+    /// sidecar, has started. Ephemeral ones wait for nobody.
     InitOrder,
     /// Nothing is begun for a pod once its agent has let it go or said that it has ended. One
     /// container that is being created at that moment may still be started, until the first stop.
     NothingAfterEnd,
-    /// A container of a pod that is never to be restarted does not start again once a status told
-    /// of its end.
+    /// A container whose policy or rules call its end final does not start again once a status told
+    /// of it.
     EndedForGood,
+    /// An ephemeral container is started once.
+    OnceOnly,
+    /// Where one container's end restarts all, that one is removed last: nothing of the round
+    /// before is left then.
+    WholeRounds,
+    /// A pod is said to have been there for too long only when it has.
+    InTime,
     /// No containers of two static pods of one name run at the same time.
     OneOfAName,
     /// Restart counts never fall, neither in statuses nor in the runtime.
@@ -116,7 +128,6 @@ struct LetGo {
     stopping: bool,
 }
 
-#[derive(Default)]
 pub(crate) struct Laws {
     pods: BTreeMap<PodUid, Known>,
     sources: BTreeSet<PodSource>,
@@ -131,7 +142,7 @@ pub(crate) struct Laws {
     /// Init containers of a sandbox that are done, sidecars that have started.
     done: BTreeMap<String, BTreeSet<String>>,
     ends: BTreeMap<String, End>,
-    /// Containers whose end a status told, of pods that never restart.
+    /// Containers whose end a status told, and that are not started again after it.
     over: BTreeSet<(PodUid, String)>,
     /// Containers the agent asked to stop, and sandboxes.
     stop_asked: BTreeSet<String>,
@@ -140,13 +151,30 @@ pub(crate) struct Laws {
     /// Pods of whose statuses one came when nobody waited for it any more.
     told_late: BTreeSet<PodUid>,
     sizes: sizes::Sizes,
+    restarts: restarts::Book,
+    deadlines: deadlines::Book,
 }
 
 impl Laws {
-    pub(crate) fn new(sources: BTreeSet<PodSource>) -> Self {
+    pub(crate) fn new(sources: BTreeSet<PodSource>, clock: SimClock) -> Self {
         Self {
             sources,
-            ..Self::default()
+            pods: BTreeMap::new(),
+            agent: None,
+            bell: 0,
+            standings: BTreeMap::new(),
+            let_go: BTreeMap::new(),
+            told: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            done: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            over: BTreeSet::new(),
+            stop_asked: BTreeSet::new(),
+            owners: BTreeMap::new(),
+            told_late: BTreeSet::new(),
+            sizes: sizes::Sizes::default(),
+            restarts: restarts::Book::default(),
+            deadlines: deadlines::Book::new(clock),
         }
     }
 

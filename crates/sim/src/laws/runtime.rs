@@ -1,6 +1,5 @@
 //! Laws about what happens in the runtime.
 
-use krablet_core::restart::pod_policy;
 use krablet_pod::PodUid;
 use krablet_pod::containers::{init_containers, is_sidecar};
 use krablet_pod::marks;
@@ -12,35 +11,18 @@ impl Laws {
     pub(crate) fn happened(&mut self, machine: &Machine, what: &Occurrence) -> Held {
         match what {
             Occurrence::Created(c) => {
-                self.created(c)?;
+                self.owners.insert(c.id.clone(), c.pod.uid.clone());
                 self.given(c)
             }
             Occurrence::Updated(_, c) => self.given(c),
             Occurrence::Started(c) => self.started(machine, c),
             Occurrence::Exited(c, by_itself) => {
                 self.exited(c, *by_itself);
+                self.calls_for_all(machine, c, *by_itself);
                 Ok(())
             }
+            Occurrence::Removed(c) => self.round_ends(machine, c),
             _ => Ok(()),
-        }
-    }
-
-    fn created(&mut self, c: &Instance) -> Held {
-        self.owners.insert(c.id.clone(), c.pod.uid.clone());
-        let Some(spec) = self.spec(&c.pod.uid) else {
-            return Ok(());
-        };
-        let done = self.done.get(&c.sandbox_id);
-        let before = init_containers(spec)
-            .iter()
-            .take_while(|init| init.name != c.name)
-            .find(|init| !done.is_some_and(|d| d.contains(&init.name)));
-        match before {
-            Some(init) => {
-                let how = format!("{} of {} before {}", c.name, c.pod.uid, init.name);
-                broken(Law::InitOrder, how)
-            }
-            None => Ok(()),
         }
     }
 
@@ -54,6 +36,8 @@ impl Laws {
             return broken(Law::OneInstance, how);
         }
         self.alone_under_its_name(machine, c)?;
+        self.started_once(c)?;
+        self.starts_alone(c)?;
         let sidecar = self.init_kind(uid, &c.name) == Some(true);
         if sidecar {
             let done = self.done.entry(c.sandbox_id.clone()).or_default();
@@ -139,10 +123,5 @@ impl Laws {
             stop_asked,
         };
         self.ends.insert(c.id.clone(), end);
-    }
-
-    pub(super) fn never_restarts(&self, uid: &PodUid, name: &str) -> bool {
-        let sidecar = self.init_kind(uid, name) == Some(true);
-        !sidecar && self.spec(uid).is_some_and(|s| pod_policy(s) == "Never")
     }
 }

@@ -10,6 +10,7 @@ use super::{Held, Law, Laws, broken};
 pub(super) fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let init = status.init_container_statuses.iter().flatten();
     init.chain(status.container_statuses.iter().flatten())
+        .chain(status.ephemeral_container_statuses.iter().flatten())
 }
 
 /// Ends that a status tells of: that of the state and that of the one before.
@@ -52,6 +53,7 @@ impl Laws {
                 continue;
             }
             self.record_ends(&uid, &standing.status);
+            self.exceeded_in_time(&uid, &standing.status)?;
             self.goes_forward(&uid, before.as_ref(), &standing)?;
             if stale && let Some(before) = &before {
                 self.goes_forward(&uid, Some(&standing), before)?;
@@ -73,6 +75,7 @@ impl Laws {
             let state = container.state.as_ref();
             let ended = state.and_then(|s| s.terminated.as_ref());
             let id = ended.and_then(|e| e.container_id.as_deref());
+            let code = ended.map_or(0, |e| e.exit_code);
             // A pod that came back may still show the status of its earlier life, or containers of
             // it that are about to be removed.
             let seen = id.is_some_and(|id| self.ends.contains_key(runtime_id(id)));
@@ -80,7 +83,7 @@ impl Laws {
                 .pods
                 .get(uid)
                 .is_some_and(|k| k.wanted && !k.status_anew);
-            if seen && of_this_life && self.never_restarts(uid, &container.name) {
+            if seen && of_this_life && self.ends_for_good(uid, &container.name, code) {
                 self.over.insert((uid.clone(), container.name.clone()));
             }
         }

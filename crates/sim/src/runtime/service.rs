@@ -277,9 +277,17 @@ impl RuntimeService for SimRuntime {
         const CALL: &str = "RemoveContainer";
         let id = container_id.to_owned();
         let deadline = self.shared.options.deadline;
-        self.change(self.info(CALL, &id.clone()), deadline, |shared| async move {
-            named(CALL, shared.change(|m, wall| m.remove_container(&id, wall)))
-        })
+        self.change(
+            self.info(CALL, &id.clone()),
+            deadline,
+            |shared| async move {
+                let container = lock(&shared.machine).containers.get(&id).cloned();
+                if container.is_some_and(|c| shared.options.weather.keeps(&c)) {
+                    return Ok(());
+                }
+                named(CALL, shared.change(|m, wall| m.remove_container(&id, wall)))
+            },
+        )
         .await
     }
 

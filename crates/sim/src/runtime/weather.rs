@@ -96,6 +96,11 @@ pub trait Weather: Send + Sync {
         false
     }
 
+    /// Whether removing this container only pretends to.
+    fn keeps(&self, _container: &Instance) -> bool {
+        false
+    }
+
     /// The last word on what a list shows.
     fn show_list(&self, _machine: &Machine, _listed: &mut Vec<v1::Container>) {}
 

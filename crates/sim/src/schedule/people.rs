@@ -47,6 +47,19 @@ impl Schedule {
         }
     }
 
+    /// A pod gets one more ephemeral container; if there is none, there is one now.
+    pub(super) fn debug_object(&mut self, server: &ApiServer, n: usize) {
+        let name = bound_name(n);
+        match server.get(NAMESPACE, &name) {
+            Some(pod) if pod.metadata.deletion_timestamp.is_some() => {}
+            Some(pod) => {
+                let changed = pods::debugged(&mut self.dice, &pod);
+                self.change_object(server, &name, changed);
+            }
+            None => self.bind_object(server, n),
+        }
+    }
+
     fn change_object(&mut self, server: &ApiServer, name: &str, changed: Pod) {
         let generation = changed.metadata.generation.map(|g| g + 1);
         server.edit(NAMESPACE, name, |pod| {
