@@ -242,7 +242,10 @@ fn ended_pod(
     for container in &spec.containers {
         let name = &container.name;
         let Some(seen) = newest(machine, uid, name) else {
-            return Some(format!("is {phase} and {name} was never created"));
+            // An agent may die once it has removed all to start them again, before it could tell of it. As
+            // with the kubelet, what was told to run and is gone has failed then.
+            let removed = phase == status::FAILED && rules::may_restart_all(spec);
+            return (!removed).then(|| format!("is {phase} and {name} was never created"));
         };
         if rules::after_exit(spec, container, seen.exit_code) != Follows::Nothing {
             let code = seen.exit_code;

@@ -34,7 +34,7 @@ pub(super) fn held(seen: &Instance) -> Option<Numbers> {
 struct Book {
     /// Oldest first.
     wishes: Vec<Numbers>,
-    /// The newest wish the container is known to have been given, of CPU and of memory.
+    /// The wish the container must at least have been given, of CPU and of memory.
     cpu: usize,
     memory: usize,
 }
@@ -67,22 +67,24 @@ impl Laws {
         let Some((book, (cpu, memory))) = self.sizes.of.get_mut(&key).zip(held(c)) else {
             return Ok(());
         };
-        let of_cpu = book.wishes.iter().rposition(|w| w.0 == cpu);
-        let of_memory = book.wishes.iter().rposition(|w| w.1 == memory);
-        for (what, found, before) in [
+        let of_cpu: Vec<bool> = book.wishes.iter().map(|w| w.0 == cpu).collect();
+        let of_memory: Vec<bool> = book.wishes.iter().map(|w| w.1 == memory).collect();
+        for (what, same, before) in [
             ("cpu", of_cpu, &mut book.cpu),
             ("memory", of_memory, &mut book.memory),
         ] {
-            match found {
-                Some(found) if found < *before => {
+            // Two wishes may be for the same: it has come as far as it must have, and no further.
+            let next = same.iter().skip(*before).position(|same| *same);
+            match (next, same.iter().rposition(|same| *same)) {
+                (Some(next), _) => *before += next,
+                (None, Some(found)) => {
                     let how = format!(
                         "{} of {} has the {what} of wish {found} after that of wish {before}",
                         c.name, c.pod.uid
                     );
                     return broken(Law::SizesForward, how);
                 }
-                Some(found) => *before = found,
-                None => {}
+                (None, None) => {}
             }
         }
         Ok(())
