@@ -88,17 +88,29 @@ impl SyncLoop {
         }
     }
 
-    /// Pods that run without anybody wanting them.
+    /// Pods that run without anybody wanting them, or once they have ended.
     fn end_unknown_pods(&mut self, findings: &Findings) {
         for pod in &findings.alive {
             let known = self
                 .workers
                 .stage(&pod.uid)
                 .is_some_and(|s| s != Stage::Finished);
-            if known || self.parts.desired.contains(&pod.uid) {
-                continue;
+            match self.parts.desired.contains(&pod.uid) {
+                _ if known => {}
+                true => self.end_again(pod),
+                false => self.end_unknown(pod.clone()),
             }
-            self.end_unknown(pod.clone());
+        }
+    }
+
+    /// A pod that has ended for good, and that its source still wants, had something come to life afterwards.
+    fn end_again(&mut self, pod: &PodRef) {
+        // The look may be older than the pod's last step.
+        let latest = self.parts.observer.latest(&pod.uid);
+        if latest.is_some_and(|observed| observed.is_alive()) {
+            let effects = self.workers.end_again(&pod.uid);
+            self.parts.accounts.note(&pod.uid, &self.workers);
+            self.carry_out(effects);
         }
     }
 

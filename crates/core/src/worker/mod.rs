@@ -410,6 +410,21 @@ impl PodWorkers {
         effects
     }
 
+    /// Something of a finished pod came to life after its last step, by a call that was given up: that step is done
+    /// again.
+    pub fn end_again(&mut self, uid: &PodUid) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if let Some(record) = self.records.get_mut(uid)
+            && record.stage == Stage::Finished
+            && record.active.is_some()
+        {
+            record.stage = Stage::Terminated;
+            record.replay();
+            self.start(uid, &mut effects);
+        }
+        effects
+    }
+
     /// Compares the workers with what the sources want. Records of pods that are gone, or that are
     /// to be started anew, are forgotten once finished; the caller sends a create for every wanted
     /// pod that is not in the answer.

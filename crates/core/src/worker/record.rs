@@ -7,7 +7,8 @@ use krablet_pod::{FullName, PodRef, PodUid, marks};
 
 use super::{Desired, KillRequest, StatusOverride, Step, UpdateKind, WaiterId, Work};
 
-/// How far a pod has come. It only ever goes forward.
+/// How far a pod has come. It only ever goes forward, but for what comes to life once a pod has finished: that is
+/// ended from `Terminated` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Should run.

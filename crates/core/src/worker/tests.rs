@@ -67,6 +67,60 @@ fn a_terminal_phase_is_torn_down_at_once() {
 }
 
 #[test]
+fn what_comes_to_life_after_the_end_is_ended_again() {
+    let mut s = Story::new();
+    s.create(&api("a"))
+        .end_again("a")
+        .done("a", Outcome::Terminal)
+        .done("a", Outcome::Done)
+        .done("a", Outcome::Done)
+        .end_again("a")
+        .end_again("a")
+        .done("a", Outcome::Failed)
+        .wake("a")
+        .done("a", Outcome::Done)
+        .housekeeping(&["a"])
+        .end_again("b");
+    s.check(expect![[r#"
+        create: run a Sync Create first
+        end again: -
+        Terminal: run a Terminating Sync grace=30
+        Done: run a Terminated Sync grace=30
+        Done: -
+        end again: run a Terminated Sync grace=30
+        end again: -
+        Failed: wake a in 500ms
+        wake: run a Terminated Sync grace=30
+        Done: -
+        housekeeping [a=Finished]: -
+        end again: -
+    "#]]);
+}
+
+#[test]
+fn a_static_pod_that_is_ended_again_leaves_its_name_to_who_has_it() {
+    let mut s = Story::new();
+    s.create(&static_pod("a"))
+        .create(&static_pod("b"))
+        .create(&static_pod("c"))
+        .done("a", Outcome::Terminal)
+        .done("a", Outcome::Done)
+        .done("a", Outcome::Done)
+        .end_again("a")
+        .done("a", Outcome::Done);
+    s.check(expect![[r#"
+        create: run a Sync Create first
+        create: -
+        create: -
+        Terminal: run a Terminating Sync grace=30
+        Done: run a Terminated Sync grace=30
+        Done: run b Sync Create first
+        end again: run a Terminated Sync grace=30
+        Done: -
+    "#]]);
+}
+
+#[test]
 fn waits_follow_the_result() {
     let mut s = Story::new();
     s.create(&api("a"))

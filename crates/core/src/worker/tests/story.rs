@@ -95,6 +95,12 @@ impl Story {
         self
     }
 
+    pub(super) fn end_again(&mut self, uid: &str) -> &mut Self {
+        let effects = self.workers.end_again(&uid.into());
+        self.note("end again", effects);
+        self
+    }
+
     pub(super) fn housekeeping(&mut self, desired: &[&str]) -> &mut Self {
         let desired: BTreeSet<PodUid> = desired.iter().map(|u| PodUid::from(*u)).collect();
         let (views, effects) = self.workers.sync_known(|uid| desired.contains(uid), true);
