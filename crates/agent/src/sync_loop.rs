@@ -277,6 +277,9 @@ impl SyncLoop {
         if gated.is_some_and(|gates| !gates.is_empty()) && self.workers.is_known(&uid) {
             // What others say of a readiness gate decides whether the pod is ready.
             self.send(pod, UpdateKind::Sync);
+        } else if Arc::ptr_eq(&self.door.allocated(pod), pod) {
+            // Not when it asks for more than it is promised: what the worker holds is the promise.
+            self.workers.seen(&uid, pod);
         }
         self.compare_status(&uid);
     }

@@ -2,6 +2,7 @@
 //! a step for a pod, cancel one, wake a pod later, release whoever waits for its end. One worker per
 //! UID, with a mailbox of one slot: a newer update replaces an older one that was not yet taken up.
 
+mod answers;
 mod record;
 mod static_names;
 #[cfg(test)]
@@ -425,6 +426,14 @@ impl PodWorkers {
         effects
     }
 
+    /// The same wish in a newer object, of which only what its status says has changed: from now on the worker holds that
+    /// one, so that a pod is kept once and not once more as it was when it came. Nothing is done for it.
+    pub fn seen(&mut self, uid: &PodUid, pod: &Arc<Pod>) {
+        if let Some(record) = self.records.get_mut(uid) {
+            record.seen(pod);
+        }
+    }
+
     /// Compares the workers with what the sources want. Records of pods that are gone, or that are
     /// to be started anew, are forgotten once finished; the caller sends a create for every wanted
     /// pod that is not in the answer.
@@ -495,49 +504,6 @@ impl PodWorkers {
         self.records.remove(uid);
         self.release_name(&name, uid, effects);
         true
-    }
-}
-
-/// What other rooms ask. Until the desired set was complete once, an unknown pod may be running.
-impl PodWorkers {
-    pub fn stage(&self, uid: &PodUid) -> Option<Stage> {
-        self.records.get(uid).map(|r| r.stage)
-    }
-
-    /// The spec a worker last took up, or is about to.
-    pub fn spec(&self, uid: &PodUid) -> Option<&Arc<Pod>> {
-        self.records.get(uid).and_then(Record::spec)
-    }
-
-    pub fn is_known(&self, uid: &PodUid) -> bool {
-        self.records.contains_key(uid)
-    }
-
-    pub fn uids(&self) -> impl Iterator<Item = &PodUid> {
-        self.records.keys()
-    }
-
-    /// Not terminating yet: counts against the node's capacity and may start containers.
-    pub fn is_termination_requested(&self, uid: &PodUid) -> bool {
-        self.records
-            .get(uid)
-            .is_some_and(Record::termination_requested)
-    }
-
-    /// Sandboxes and volumes may go.
-    pub fn may_remove_runtime(&self, uid: &PodUid) -> bool {
-        match self.records.get(uid) {
-            Some(record) => record.is_terminated(),
-            None => self.synced,
-        }
-    }
-
-    /// Dead containers and logs may go.
-    pub fn may_remove_content(&self, uid: &PodUid) -> bool {
-        match self.records.get(uid) {
-            Some(r) => r.evicted || (r.deleted && r.is_terminated()),
-            None => self.synced,
-        }
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use krablet_pod::api::Pod;
 use krablet_pod::{FullName, PodRef, PodUid, marks};
 
-use super::{Desired, KillRequest, StatusOverride, Step, UpdateKind, WaiterId, Work};
+use super::{
+    Desired, KillRequest, StatusOverride, Step, UpdateKind, WaiterId, Work, has_terminal_phase,
+};
 
 /// How far a pod has come. It only ever goes forward, but for what comes to life once a pod has finished: that is
 /// ended from `Terminated` on.
@@ -108,6 +110,22 @@ impl Record {
             Stage::Terminating { .. } if runtime_only => Step::TerminatingRuntime,
             Stage::Terminating { .. } => Step::Terminating,
             Stage::Terminated | Stage::Finished => Step::Terminated,
+        }
+    }
+
+    /// Takes a newer object of the same wish in the place of the one held. Not of a pod that ends, or that its object
+    /// calls finished: what that means is for an update to say, and the worker goes on as it was told to.
+    pub(super) fn seen(&mut self, pod: &Arc<Pod>) {
+        let newest = Desired::Spec(pod.clone());
+        let ends = pod.metadata.deletion_timestamp.is_some() || has_terminal_phase(&newest);
+        if ends || self.stage != Stage::Sync {
+            return;
+        }
+        let waiting = self.pending.as_mut().map(|p| &mut p.desired);
+        for held in waiting.into_iter().chain(&mut self.active) {
+            if held.spec().is_some() {
+                *held = newest.clone();
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Every rule of the worker as a short story: what comes in, and the effects that come out.
 
+mod seen;
 mod story;
 
 use expect_test::expect;

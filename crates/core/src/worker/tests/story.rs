@@ -101,6 +101,18 @@ impl Story {
         self
     }
 
+    pub(super) fn seen(&mut self, pod: &Arc<Pod>) -> &mut Self {
+        self.workers.seen(&PodRef::of(pod).uid, pod);
+        let held = self.workers.spec(&PodRef::of(pod).uid);
+        let line = match held {
+            Some(held) if Arc::ptr_eq(held, pod) => "seen: held\n",
+            Some(_) => "seen: not held\n",
+            None => "seen: no worker\n",
+        };
+        self.log.push_str(line);
+        self
+    }
+
     pub(super) fn housekeeping(&mut self, desired: &[&str]) -> &mut Self {
         let desired: BTreeSet<PodUid> = desired.iter().map(|u| PodUid::from(*u)).collect();
         let (views, effects) = self.workers.sync_known(|uid| desired.contains(uid), true);
