@@ -15,8 +15,10 @@ pub mod qos;
 pub mod quantity;
 pub mod resources;
 pub mod storage;
+mod trim;
 
 pub use allocation::{ActuatedContainer, Actuation, AdmittedPods, Allocation};
 pub use identity::{ContainerId, FullName, PodRef, PodUid, SandboxId, Ticket};
 pub use k8s_openapi::api::core::v1 as api;
 pub use quantity::Quantity;
+pub use trim::trim;

@@ -9,6 +9,7 @@ use krablet_kube::{Api, Reach, Reflector, ReflectorConfig, Sink, drop_managed_fi
 use krablet_linux::WallClock;
 use krablet_pod::api::Pod;
 use krablet_pod::marks::{self, PodSource};
+use krablet_pod::trim;
 use tokio::sync::{mpsc, watch};
 
 use crate::SourceSet;
@@ -51,12 +52,13 @@ impl ApiSource {
     }
 }
 
-/// Marked here and not by the merge, the pod need not be copied for it.
+/// The pod as everybody keeps it who keeps it. Marked here and not by the merge, it need not be copied for it there.
 fn slim(pod: &mut Pod, before: Option<&Pod>, clock: &dyn WallClock) {
     drop_managed_fields(pod);
     let seen = before.and_then(|pod| marks::annotation(pod, marks::CONFIG_SEEN));
     let seen = seen.map_or_else(|| clock.now().to_string(), str::to_owned);
     merge::mark(pod, PodSource::Api, &seen);
+    trim(pod);
 }
 
 #[async_trait]

@@ -10,7 +10,7 @@ use krablet_core::restart::RestartGates;
 use krablet_core::status::{self, AcceptInputs};
 use krablet_pod::api::{Pod, PodSpec, PodStatus};
 use krablet_pod::observed::ObservedPod;
-use krablet_pod::{ContainerId, PodRef, PodUid, marks};
+use krablet_pod::{ContainerId, PodRef, PodUid, marks, trim};
 use tokio::sync::watch;
 use tracing::error;
 
@@ -230,8 +230,10 @@ impl StatusStore {
             let finished = terminate || old.is_some_and(|s| s.finished);
             let changed = accepted.changed || old.is_none_or(|s| s.finished != finished);
             if changed {
+                let mut status = accepted.status;
+                trim(&mut status);
                 let standing = Standing {
-                    status: Arc::new(accepted.status),
+                    status: Arc::new(status),
                     version: old.map_or(1, |s| s.version + 1),
                     finished,
                 };
@@ -256,7 +258,7 @@ impl StatusStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use krablet_pod::api::PodSpec;
+    use krablet_pod::api::{PodCondition, PodSpec};
 
     fn pod() -> Pod {
         let mut pod = Pod::default();
@@ -284,6 +286,19 @@ mod tests {
         assert!(!bell.has_changed().unwrap());
         assert!(store.update(&pod(), now, |_| phase("Running")));
         assert_eq!(store.get(&"u".into()).unwrap().version, 2);
+    }
+
+    #[test]
+    fn what_stands_takes_no_more_room_than_it_needs() {
+        let store = StatusStore::new(RestartGates::default());
+        let mut status = phase("Running");
+        let mut conditions = Vec::with_capacity(64);
+        conditions.push(PodCondition::default());
+        status.conditions = Some(conditions);
+        store.update(&pod(), Timestamp::UNIX_EPOCH, |_| status);
+        let standing = store.status(&"u".into()).unwrap();
+        let conditions = standing.conditions.as_ref().unwrap();
+        assert_eq!((conditions.len(), conditions.capacity()), (1, 1));
     }
 
     #[test]
