@@ -34,7 +34,7 @@ pub trait Store<T>: Send {
     fn path(&self) -> &Path;
 }
 
-/// Takes what is to be saved. Holds one value at a time, the newest.
+/// Takes what is to be saved. Holds one value at a time, the newest, and none once that is written.
 pub struct Saver<T> {
     newest: watch::Sender<Newest<T>>,
     /// The number of the last value that is known to be written.
@@ -53,7 +53,7 @@ impl<T> Clone for Saver<T> {
     }
 }
 
-/// A value and its number; number 0 is no value.
+/// A value and its number. No value was set yet, with number 0, or it is written and nobody needs it any more.
 struct Newest<T> {
     number: u64,
     value: Option<Arc<T>>,
@@ -81,6 +81,8 @@ impl<T> Saver<T> {
 /// The writing end; see [`SaverTask::run`].
 pub struct SaverTask<T> {
     newest: watch::Receiver<Newest<T>>,
+    /// For letting go of what is written.
+    setting: watch::Sender<Newest<T>>,
     alive: mpsc::Receiver<Infallible>,
     store: Box<dyn Store<T>>,
     /// The number of the value that is known to be written.
@@ -102,6 +104,7 @@ pub fn saver<T: Send + Sync + 'static>(store: impl Store<T> + 'static) -> (Saver
     };
     let task = SaverTask {
         newest: seen,
+        setting: saver.newest.clone(),
         alive: closed,
         store: Box::new(store),
         written,
@@ -169,6 +172,7 @@ impl<T: Send + Sync + 'static> SaverTask<T> {
                 }
                 self.failures = 0;
                 self.written.send_replace(number);
+                self.forget(number);
             }
             Err(error) => {
                 if self.failures == 0 {
@@ -178,6 +182,18 @@ impl<T: Send + Sync + 'static> SaverTask<T> {
             }
         }
         true
+    }
+}
+
+impl<T> SaverTask<T> {
+    /// Lets go of a value that is written, unless there is a newer one. Nobody needs to wake for that.
+    fn forget(&self, number: u64) {
+        self.setting.send_if_modified(|newest| {
+            if newest.number == number {
+                newest.value = None;
+            }
+            false
+        });
     }
 }
 

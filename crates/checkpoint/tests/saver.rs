@@ -7,14 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use krablet_checkpoint::{Checkpoint, Loaded, Saver, State, saver};
+use async_trait::async_trait;
+use krablet_checkpoint::{Checkpoint, CheckpointError, Loaded, Saved, Saver, State, Store, saver};
 use krablet_linux::fake::{Fault, MemoryFiles};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
 
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Number(u64);
+/// A number, and who holds it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Number {
+    n: u64,
+    #[serde(skip)]
+    _held: Arc<()>,
+}
 
 impl State for Number {
     const KIND: &'static str = "Number";
@@ -30,6 +36,8 @@ struct World {
     hanging: Arc<AtomicBool>,
     saver: Option<Saver<Number>>,
     task: JoinHandle<()>,
+    /// Held by each number that was set and not let go of.
+    held: Arc<()>,
 }
 
 impl World {
@@ -62,11 +70,18 @@ impl World {
             hanging,
             saver: Some(saver),
             task: tokio::spawn(task.run()),
+            held: Arc::default(),
         }
     }
 
     fn set(&self, n: u64) {
-        self.saver.as_ref().unwrap().set(Number(n));
+        let _held = self.held.clone();
+        self.saver.as_ref().unwrap().set(Number { n, _held });
+    }
+
+    /// How many numbers are held by the saver.
+    fn held(&self) -> usize {
+        Arc::strong_count(&self.held) - 1
     }
 
     fn writes(&self) -> Vec<Instant> {
@@ -79,7 +94,7 @@ impl World {
         let bytes = self.files.content(Path::new(PATH))?;
         copy.put_file(Path::new(PATH), &bytes).unwrap();
         match Checkpoint::<Number>::new(Arc::new(copy), PATH).load().await {
-            Loaded::Valid(Number(n)) => Some(n),
+            Loaded::Valid(number) => Some(number.n),
             other => panic!("{other:?}"),
         }
     }
@@ -162,7 +177,8 @@ async fn a_saver_never_set_writes_nothing() {
 async fn every_clone_has_to_go_before_the_end() {
     let world = World::new();
     let clone = world.saver.clone().unwrap();
-    clone.set(Number(1));
+    let _held = Arc::default();
+    clone.set(Number { n: 1, _held });
     drop(clone);
     world.set(2);
     let world = world.close().await;
@@ -246,4 +262,64 @@ async fn who_must_know_waits_until_it_is_written() {
     world.task.abort();
     world.set(2);
     saver.saved().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_written_is_held_no_longer() {
+    let world = World::new();
+    for n in 1..5 {
+        world.set(n);
+        assert_eq!(world.held(), 1);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!((world.held(), world.writes().len()), (0, n as usize));
+    }
+    // Who asks later learns that it is written.
+    world.saver.as_ref().unwrap().saved().await;
+    // Nothing is left to write at the end, and what stands there stays.
+    let world = world.close().await;
+    assert_eq!((world.stands().await, world.writes().len()), (Some(4), 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_written_is_held_until_it_is() {
+    let world = World::new();
+    world.refusing.store(true, Ordering::SeqCst);
+    world.set(1);
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!((world.held(), world.stands().await), (1, None));
+    world.refusing.store(false, Ordering::SeqCst);
+    sleep(Duration::from_secs(61)).await;
+    assert_eq!((world.held(), world.stands().await), (0, Some(1)));
+}
+
+/// Takes its time.
+struct Slow(Arc<Mutex<Vec<u64>>>);
+
+#[async_trait]
+impl Store<u64> for Slow {
+    async fn save(&mut self, value: &u64) -> Result<Saved, CheckpointError> {
+        sleep(Duration::from_secs(3)).await;
+        self.0.lock().unwrap().push(*value);
+        Ok(Saved::Written)
+    }
+
+    fn path(&self) -> &Path {
+        Path::new(PATH)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_comes_while_another_is_written_is_not_forgotten_with_it() {
+    let written = Arc::default();
+    let (saver, task) = saver(Slow(Arc::clone(&written)));
+    let task = tokio::spawn(task.run());
+    saver.set(1);
+    sleep(Duration::from_secs(2)).await;
+    saver.set(2);
+    saver.set(3);
+    saver.saved().await;
+    assert_eq!(*written.lock().unwrap(), [1, 3]);
+    drop(saver);
+    task.await.unwrap();
+    assert_eq!(*written.lock().unwrap(), [1, 3]);
 }
