@@ -243,9 +243,16 @@ pub(crate) fn sandbox(status: v1::PodSandboxStatus) -> ObservedSandbox {
     }
 }
 
-/// Puts both lists in their order: newest first. Attempts only grow; the time of creation comes
+/// The pod as it is kept, with both lists in their order: newest first. Attempts only grow; the time of creation comes
 /// from a clock that may have been set back, so it decides between equals alone.
+///
+/// Most pods have one of each for good: the room that a list was given to grow into is more than it holds.
 pub(crate) fn sort(pod: &mut ObservedPod) {
+    for sandbox in &mut pod.sandboxes {
+        sandbox.ips.shrink_to_fit();
+    }
+    pod.sandboxes.shrink_to_fit();
+    pod.containers.shrink_to_fit();
     pod.sandboxes.sort_by(|a, b| {
         let newest_first = (b.attempt, b.created_at).cmp(&(a.attempt, a.created_at));
         newest_first.then_with(|| b.id.cmp(&a.id))
@@ -512,7 +519,11 @@ mod tests {
             one("c", 5, 1),
             one("d", 5, 1),
         ];
+        pod.containers.reserve(64);
+        pod.sandboxes.reserve(64);
         sort(&mut pod);
+        let room = (pod.containers.capacity(), pod.sandboxes.capacity());
+        assert_eq!(room, (4, 0));
         let ids: Vec<_> = pod.containers.iter().map(|c| c.id.as_str()).collect();
         assert_eq!(ids, ["a", "d", "c", "b"]);
     }
