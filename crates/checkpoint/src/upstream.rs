@@ -8,6 +8,7 @@
 //! policy is RestartContainer may be restarted, since they seem to be of another size: a reason to
 //! write both, and to write them right.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use async_trait::async_trait;
 use krablet_linux::Files;
 use krablet_pod::api::ResourceRequirements;
 use krablet_pod::hash::fnv1a32;
-use krablet_pod::{ActuatedContainer, Actuation, AdmittedPods, Allocation, PodUid};
-use serde::{Deserialize, Serialize};
+use krablet_pod::{ActuatedContainer, Actuation, AdmittedPods, Allocation, ByName, PodUid};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::error::{CheckpointError, Flaw};
 use crate::file::{LastWritten, Loaded, load};
@@ -33,20 +34,47 @@ struct Envelope {
 }
 
 /// Fields that other releases have are ignored, and those they lack are empty, as the kubelet does.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct Data {
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     entries: BTreeMap<PodUid, Entry>,
 }
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct Entry {
     #[serde(rename = "ContainerResources")]
-    containers: Option<BTreeMap<String, ResourceRequirements>>,
+    containers: Option<ByName<ResourceRequirements>>,
     #[serde(rename = "PodLevelResources")]
     pod: Option<ResourceRequirements>,
+}
+
+/// The same to be written: each entry is made when its turn comes.
+#[derive(Serialize)]
+struct Written<E: Serialize> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<E>,
+}
+
+#[derive(Serialize)]
+struct WrittenEntry<'a> {
+    #[serde(rename = "ContainerResources")]
+    containers: Cow<'a, ByName<ResourceRequirements>>,
+    #[serde(rename = "PodLevelResources")]
+    pod: Option<&'a ResourceRequirements>,
+}
+
+/// Writes the entries of a map as they come.
+struct Entries<'a, F> {
+    pods: &'a AdmittedPods,
+    entry: F,
+}
+
+impl<'a, F: Fn(&'a PodUid, &'a Allocation) -> WrittenEntry<'a>> Serialize for Entries<'a, F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let pods = self.pods.pods.iter();
+        serializer.collect_map(pods.map(|(uid, own)| (uid, (self.entry)(uid, own))))
+    }
 }
 
 /// What the pods were admitted with, from `<dir>/allocated_pods_state`, and what they were given where
@@ -65,7 +93,8 @@ pub async fn allocated_pods(files: &dyn Files, dir: &Path) -> Loaded<AdmittedPod
 fn under_way(promised: &AdmittedPods, given: AdmittedPods) -> BTreeMap<PodUid, Actuation> {
     let mut under_way = BTreeMap::new();
     for (uid, given) in given.pods {
-        let promise = promised.pods.get(&uid).map(Actuation::of);
+        let given = Arc::unwrap_or_clone(given);
+        let promise = promised.pods.get(&uid).map(|own| Actuation::of(own));
         let containers = given.containers.into_iter().map(|(name, resources)| {
             let id = None;
             (name, ActuatedContainer { id, resources })
@@ -106,7 +135,7 @@ fn decode(bytes: &[u8]) -> Result<AdmittedPods, Flaw> {
             containers: entry.containers.unwrap_or_default(),
             pod: entry.pod,
         };
-        (uid, allocation)
+        (uid, Arc::new(allocation))
     });
     Ok(AdmittedPods {
         pods: pods.collect(),
@@ -114,18 +143,12 @@ fn decode(bytes: &[u8]) -> Result<AdmittedPods, Flaw> {
     })
 }
 
-fn encode(
-    pods: &AdmittedPods,
-    entry: impl Fn(&PodUid, &Allocation) -> Entry,
+fn encode<'a>(
+    pods: &'a AdmittedPods,
+    entry: impl Fn(&'a PodUid, &'a Allocation) -> WrittenEntry<'a>,
 ) -> Result<Vec<u8>, CheckpointError> {
-    let entries = pods
-        .pods
-        .iter()
-        .map(|(uid, a)| (uid.clone(), entry(uid, a)));
-    let data = Data {
-        entries: entries.collect(),
-    };
-    let data = serde_json::to_string(&data)?;
+    let entries = (!pods.pods.is_empty()).then_some(Entries { pods, entry });
+    let data = serde_json::to_string(&Written { entries })?;
     let checksum = checksum(&data);
     Ok(serde_json::to_vec(&Envelope { data, checksum })?)
 }
@@ -135,24 +158,24 @@ fn checksum(data: &str) -> u64 {
     u64::from(fnv1a32("(string)".bytes().chain(data.bytes())))
 }
 
-fn allocated(allocation: &Allocation) -> Entry {
-    Entry {
-        containers: Some(allocation.containers.clone()),
-        pod: allocation.pod.clone(),
+fn allocated(allocation: &Allocation) -> WrittenEntry<'_> {
+    WrittenEntry {
+        containers: Cow::Borrowed(&allocation.containers),
+        pod: allocation.pod.as_ref(),
     }
 }
 
 /// What a resize has not reached yet is as it was.
-fn actuated(allocation: &Allocation, actuation: Option<&Actuation>) -> Entry {
-    let mut actuated = Actuation::of(allocation);
-    if let Some(given) = actuation.cloned() {
-        actuated.containers.extend(given.containers);
-        actuated.pod = given.pod;
+fn actuated<'a>(allocation: &'a Allocation, given: Option<&'a Actuation>) -> WrittenEntry<'a> {
+    let mut containers = Actuation::of(allocation).containers;
+    if let Some(given) = given {
+        let told = given.containers.iter();
+        containers.extend(told.map(|(name, c)| (name.clone(), c.clone())));
     }
-    let containers = actuated.containers.into_iter();
-    Entry {
-        containers: Some(containers.map(|(name, c)| (name, c.resources)).collect()),
-        pod: actuated.pod,
+    let containers = containers.into_iter();
+    WrittenEntry {
+        containers: Cow::Owned(containers.map(|(name, c)| (name, c.resources)).collect()),
+        pod: given.map_or(allocation.pod.as_ref(), |given| given.pod.as_ref()),
     }
 }
 
@@ -183,8 +206,7 @@ impl KubeletRecord {
         let bytes = encode(pods, |_, a| allocated(a))?;
         let first = self.last_allocated.write(files, &self.allocated, &bytes);
         let first = first.await?;
-        let given = |uid: &PodUid, a: &Allocation| actuated(a, pods.actuated.get(uid));
-        let bytes = encode(pods, given)?;
+        let bytes = encode(pods, |uid, a| actuated(a, pods.actuated.get(uid)))?;
         let second = self.last_actuated.write(files, &self.actuated, &bytes);
         match (first, second.await?) {
             (Saved::Unchanged, Saved::Unchanged) => Ok(Saved::Unchanged),

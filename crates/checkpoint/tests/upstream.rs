@@ -32,7 +32,7 @@ async fn load(bytes: &[u8]) -> Loaded<AdmittedPods> {
 fn pods(spec: Value) -> AdmittedPods {
     let pod: Pod = serde_json::from_value(json!({ "spec": spec })).unwrap();
     let mut pods = AdmittedPods::default();
-    pods.pods.insert("pod1".into(), Allocation::of(&pod));
+    pods.pods.insert("pod1".into(), Allocation::of(&pod).into());
     pods
 }
 
@@ -117,6 +117,25 @@ async fn both_files_are_written_in_the_kubelets_form() {
         Saved::Written
     );
     assert_eq!(data(&files, ALLOCATED), json!({}));
+}
+
+#[tokio::test]
+async fn the_bytes_are_the_kubelets() {
+    let files = MemoryFiles::default();
+    let mut record = KubeletRecord::new(Arc::new(files.clone()), Path::new(DIR));
+    let own = pods(json!({"containers": [{"name": "container1",
+        "resources": {"requests": {"cpu": "1Ki", "memory": "1Ki"}}}]}));
+    record.save(&own).await.unwrap();
+    for name in [ALLOCATED, ACTUATED] {
+        let bytes = files.content(&Path::new(DIR).join(name)).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let envelope: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            envelope["data"],
+            r#"{"entries":{"pod1":{"ContainerResources":{"container1":{"requests":{"cpu":"1Ki","memory":"1Ki"}}},"PodLevelResources":null}}}"#
+        );
+        assert!(text.starts_with(r#"{"data":"{\"entries\":{"#), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -3,20 +3,21 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::api::{Container, Pod, ResourceRequirements};
 use crate::containers;
 use crate::resources::{parse, with_pod_limits};
-use crate::{ContainerId, PodUid};
+use crate::{ByName, ContainerId, PodUid};
 
 /// The resources a pod was let in with. A spec changed later does not change them by itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Allocation {
     /// By the container's name; init containers too.
     #[serde(default)]
-    pub containers: BTreeMap<String, ResourceRequirements>,
+    pub containers: ByName<ResourceRequirements>,
     /// What is set for the pod as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<ResourceRequirements>,
@@ -127,8 +128,9 @@ pub struct ActuatedContainer {
 /// Every pod let in and not yet gone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AdmittedPods {
-    #[serde(default)]
-    pub pods: BTreeMap<PodUid, Allocation>,
+    /// Shared with every copy: one is made whenever they are written down.
+    #[serde(default, with = "shared")]
+    pub pods: BTreeMap<PodUid, Arc<Allocation>>,
     /// Of pods that were resized. Those of all others are what they were let in with.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub actuated: BTreeMap<PodUid, Actuation>,
@@ -142,6 +144,25 @@ impl AdmittedPods {
             self.actuated.insert(uid, absorbed(ours, theirs));
         }
         self.pods.extend(other.pods);
+    }
+}
+
+mod shared {
+    use super::{Allocation, Arc, BTreeMap, Deserialize, Deserializer, PodUid, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        pods: &BTreeMap<PodUid, Arc<Allocation>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(pods.iter().map(|(uid, allocation)| (uid, &**allocation)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<PodUid, Arc<Allocation>>, D::Error> {
+        let pods = BTreeMap::<PodUid, Allocation>::deserialize(deserializer)?;
+        let pods = pods.into_iter();
+        Ok(pods.map(|(uid, own)| (uid, Arc::new(own))).collect())
     }
 }
 
@@ -201,7 +222,8 @@ mod tests {
     #[test]
     fn a_container_it_does_not_know_keeps_its_own() {
         let mut allocation = Allocation::of(&pod("1"));
-        allocation.containers.remove("a");
+        let others = allocation.containers.into_iter();
+        allocation.containers = others.filter(|(name, _)| name != "a").collect();
         let applied = Allocation::of(&allocation.applied(&pod("2")));
         assert_eq!(
             applied.containers["a"],
@@ -216,15 +238,42 @@ mod tests {
     #[test]
     fn records_survive_writing_and_meet() {
         let mut ours = AdmittedPods::default();
-        ours.pods.insert("u1".into(), Allocation::of(&pod("1")));
-        ours.pods.insert("u2".into(), Allocation::of(&pod("1")));
+        ours.pods
+            .insert("u1".into(), Allocation::of(&pod("1")).into());
+        ours.pods
+            .insert("u2".into(), Allocation::of(&pod("1")).into());
         let text = serde_json::to_string(&ours).unwrap();
         assert_eq!(serde_json::from_str::<AdmittedPods>(&text).unwrap(), ours);
         let mut other = AdmittedPods::default();
-        other.pods.insert("u2".into(), Allocation::of(&pod("2")));
+        other
+            .pods
+            .insert("u2".into(), Allocation::of(&pod("2")).into());
         ours.absorb(other);
-        assert_eq!(ours.pods[&PodUid::from("u2")], Allocation::of(&pod("2")));
+        assert_eq!(*ours.pods[&PodUid::from("u2")], Allocation::of(&pod("2")));
         assert_eq!(ours.pods.len(), 2);
+    }
+
+    #[test]
+    fn the_form_is_fixed() {
+        let mut pods = AdmittedPods::default();
+        assert_eq!(serde_json::to_string(&pods).unwrap(), r#"{"pods":{}}"#);
+        pods.pods
+            .insert("u".into(), Allocation::of(&pod("1")).into());
+        let text = r#"{"pods":{"u":{"containers":{"a":{"requests":{"cpu":"1"}},"b":{},"i":{"requests":{"cpu":"1"}}}}}}"#;
+        assert_eq!(serde_json::to_string(&pods).unwrap(), text);
+        for (text, expected) in [(text, pods), ("{}", AdmittedPods::default())] {
+            assert_eq!(
+                serde_json::from_str::<AdmittedPods>(text).unwrap(),
+                expected
+            );
+        }
+        // The later of two that have one name.
+        let twice = r#"{"containers":{"b":{},"a":{},"a":{"requests":{"cpu":"1"}}}}"#;
+        let read: Allocation = serde_json::from_str(twice).unwrap();
+        assert_eq!(
+            read.containers["a"],
+            Allocation::of(&pod("1")).containers["a"]
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! seen to hold of it. Every other room speaks these words; this room knows none of them.
 
 pub mod allocation;
+pub mod by_name;
 pub mod cgroups;
 pub mod containers;
 pub mod downward;
@@ -18,6 +19,7 @@ pub mod storage;
 mod trim;
 
 pub use allocation::{ActuatedContainer, Actuation, AdmittedPods, Allocation};
+pub use by_name::ByName;
 pub use identity::{ContainerId, FullName, PodRef, PodUid, SandboxId, Ticket};
 pub use k8s_openapi::api::core::v1 as api;
 pub use quantity::Quantity;

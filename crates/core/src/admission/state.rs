@@ -138,7 +138,7 @@ impl PodAdmission {
             .admitted
             .pods
             .entry(uid.clone())
-            .or_insert_with(|| Allocation::of(pod));
+            .or_insert_with(|| Arc::new(Allocation::of(pod)));
         self.present
             .entry(uid)
             .or_insert_with(|| AdmittedPod::of(&allocation.applied(pod), settings));
@@ -171,7 +171,8 @@ impl PodAdmission {
     }
 
     fn allocate(&mut self, uid: PodUid, pod: &Pod, settings: &AdmissionSettings) {
-        let before = self.admitted.pods.insert(uid.clone(), Allocation::of(pod));
+        let allocation = Arc::new(Allocation::of(pod));
+        let before = self.admitted.pods.insert(uid.clone(), allocation);
         if let Some(before) = before {
             let given = self.admitted.actuated.entry(uid.clone());
             given.or_insert_with(|| Actuation::of(&before));
@@ -243,7 +244,7 @@ impl PodAdmission {
 
     /// The resources a pod was let in with.
     pub fn allocation(&self, uid: &PodUid) -> Option<&Allocation> {
-        self.admitted.pods.get(uid)
+        self.admitted.pods.get(uid).map(|own| &**own)
     }
 
     /// What has to survive the agent.

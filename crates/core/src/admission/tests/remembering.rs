@@ -135,7 +135,7 @@ fn what_is_given_is_noted_of_resized_pods_alone() {
     let mut world = World::new("cpu=4 pods=10");
     let given = |cpu: &str| {
         let resources = Allocation::of(&pod(&format!("a cpu={cpu}"))).containers;
-        let resources = resources.into_values().next().unwrap();
+        let resources = resources.into_iter().next().unwrap().1;
         let id = Some("c1".into());
         (
             "c".to_owned(),
