@@ -29,9 +29,11 @@ use options::{MEASURES, Options, USAGE};
 use report::Row;
 
 /// The agent's own allocator and settings: an agent is measured in this process too.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+#[cfg(feature = "jemalloc")]
 #[allow(non_upper_case_globals, unsafe_code)]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static malloc_conf: &[u8] =

@@ -39,15 +39,6 @@ use krablet_config::{KUBERNETES_VERSION, Loaded, Outcome, StdFiles, VersionForm}
 use krablet_linux::SystemClock;
 use tracing::{error, info, warn};
 
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-/// jemalloc set for a small resident size: two arenas, freed pages given back after a second.
-#[allow(non_upper_case_globals, unsafe_code)]
-#[unsafe(export_name = "_rjem_malloc_conf")]
-pub static malloc_conf: &[u8] =
-    b"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,background_thread:false\0";
-
 /// The agent's work is waiting; two threads keep up with hundreds of pods.
 const WORKER_THREADS: usize = 2;
 

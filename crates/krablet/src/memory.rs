@@ -1,5 +1,8 @@
 //! What the agent's memory is worth keeping: once nothing has changed for a while, what only the start or a burst of work
 //! needed goes back to the machine. Nothing is done, nor waited for, while nothing happens after that.
+//!
+//! A release has jemalloc. It takes a minute to build, so whoever only tests leaves it out and has the allocator of the C
+//! library.
 
 use std::time::Duration;
 
@@ -37,8 +40,7 @@ async fn either(changes: &mut watch::Receiver<u64>, readings: &mut watch::Receiv
 }
 
 fn give_back() {
-    let code = purge_heap();
-    if code != 0 {
+    if let Err(code) = heap::purge() {
         debug!(code, "The heap's free pages stay");
     }
     match release_file_pages() {
@@ -50,15 +52,37 @@ fn give_back() {
     }
 }
 
-/// Freed pages that would go back when the allocator next has something to do, which on a quiet node takes its time.
-/// Not 0 if the allocator refuses.
-#[allow(unsafe_code)]
-fn purge_heap() -> i32 {
-    // All arenas; see MALLCTL_ARENAS_ALL in jemalloc's manual.
-    const PURGE: &std::ffi::CStr = c"arena.4096.purge";
-    let (nothing, none) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the name is a string with its end, and this control neither takes nor gives a value.
-    unsafe { tikv_jemalloc_sys::mallctl(PURGE.as_ptr(), nothing, none, std::ptr::null_mut(), 0) }
+#[cfg(feature = "jemalloc")]
+mod heap {
+    #[global_allocator]
+    static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+    /// Set for a small resident size: two arenas, freed pages given back after a second.
+    #[allow(non_upper_case_globals, unsafe_code)]
+    #[unsafe(export_name = "_rjem_malloc_conf")]
+    pub static malloc_conf: &[u8] =
+        b"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,background_thread:false\0";
+
+    /// Freed pages that would go back when the allocator next has something to do, which on a quiet node takes its time.
+    #[allow(unsafe_code)]
+    pub(super) fn purge() -> Result<(), i32> {
+        // All arenas; see MALLCTL_ARENAS_ALL in jemalloc's manual.
+        const PURGE: &std::ffi::CStr = c"arena.4096.purge";
+        let (nothing, none) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the name is a string with its end, and this control neither takes nor gives a value.
+        let code = unsafe {
+            tikv_jemalloc_sys::mallctl(PURGE.as_ptr(), nothing, none, std::ptr::null_mut(), 0)
+        };
+        if code == 0 { Ok(()) } else { Err(code) }
+    }
+}
+
+#[cfg(not(feature = "jemalloc"))]
+mod heap {
+    /// The C library gives back the end of its heap by itself.
+    pub(super) fn purge() -> Result<(), i32> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -82,7 +106,7 @@ mod tests {
     fn what_is_allocated_stays() {
         let kept: Vec<u64> = (0..100_000).collect();
         drop(vec![1u8; 8 << 20]);
-        assert_eq!(purge_heap(), 0);
+        assert_eq!(heap::purge(), Ok(()));
         give_back();
         assert_eq!(kept.iter().sum::<u64>(), 4_999_950_000);
     }

@@ -9,10 +9,6 @@ use std::time::Duration;
 
 use krablet_sim::{Broken, Law, Mutation, Options, Report, run_seed};
 
-/// A schedule is made of small allocations.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 const USAGE: &str = "\
 usage: krablet-sim [--seeds N] [--from N] [--threads N] [--mutation NAME] [--cluster] [--alone] [--quiet]
        krablet-sim --seed N [--trace] [--log] [--mutation NAME] [--cluster] [--alone]
