@@ -262,6 +262,8 @@ impl Steps {
         };
         let renew_at = set_up.renew_at.map(|at| self.mono_at(at));
         self.parts.probes.set_pod(pod, &observed, &status);
+        // From here on it may be a long wait.
+        drop(status);
         let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
         let cgroup = self.parts.cgroups.of_pod(&pod_ref.uid, qos);
         // The sandbox may have taken until after the pod's deadline: then nothing is started in it.

@@ -5,6 +5,7 @@ mod addresses;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use krablet_core::Mono;
 use krablet_core::actions::KillReason;
@@ -53,7 +54,7 @@ pub(crate) struct PodStart<'a> {
     pub sandbox: v1::PodSandboxConfig,
     pub ips: Vec<String>,
     /// Images found on the node in this sync, by the name in the spec.
-    pub images: BTreeMap<String, v1::Image>,
+    pub images: BTreeMap<String, Arc<v1::Image>>,
     pub identity: PullIdentity,
     pub gate: GateHold,
     /// The runtime was asked to change something.
@@ -202,7 +203,7 @@ impl PodRuntime {
         image: &str,
         policy: PullPolicy,
     ) -> Result<ReadyImage, StartFailure> {
-        let seen = pod.images.get(image);
+        let seen = pod.images.get(image).map(|found| &**found);
         let images = &self.inner.images;
         if seen.is_none() || policy == PullPolicy::Always || images.may_ask_around() {
             pod.gate.leave();
@@ -227,7 +228,8 @@ impl PodRuntime {
         match ready {
             Ok(ready) => {
                 if let Some(found) = &ready.image {
-                    pod.images.insert(image.to_string(), found.clone());
+                    pod.images
+                        .insert(image.to_string(), Arc::new(found.clone()));
                 }
                 Ok(ready)
             }

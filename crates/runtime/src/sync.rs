@@ -179,7 +179,7 @@ impl PodRuntime {
 
     /// Images of the starts that are on the node, so that those that are come first. What cannot
     /// be told now is asked again when its turn comes.
-    async fn look_for_images(&self, work: &[Start<'_>]) -> BTreeMap<String, v1::Image> {
+    async fn look_for_images(&self, work: &[Start<'_>]) -> BTreeMap<String, Arc<v1::Image>> {
         let mut found = BTreeMap::new();
         for start in work {
             let name = start.container.image.as_deref().unwrap_or_default();
@@ -191,7 +191,7 @@ impl PodRuntime {
                 && !found.contains_key(name)
                 && let Ok(Some(image)) = self.inner.images.look(&full).await
             {
-                found.insert(name.to_string(), image);
+                found.insert(name.to_string(), Arc::new(image));
             }
         }
         found
@@ -202,11 +202,16 @@ impl PodRuntime {
         inputs: &SyncInputs<'_>,
         actions: &PodActions,
         work: &[Start<'_>],
-        images: &BTreeMap<String, v1::Image>,
+        images: &BTreeMap<String, Arc<v1::Image>>,
         gate: &mut GateHold,
         out: &mut SyncOutcome,
     ) -> Result<Option<ReadySandbox>, RuntimeError> {
         let pod_ref = PodRef::of(inputs.pod);
+        // Hundreds may wait here: what the runtime is to be told is made when the wait is over.
+        if actions.create_sandbox && !enter(gate, work, images, inputs.cancel).await {
+            out.cancelled = true;
+            return Ok(None);
+        }
         let (config, warnings) = match self.sandbox_config(inputs, actions.attempt).await {
             Ok(config) => config,
             Err(message) => {
@@ -233,17 +238,8 @@ impl PodRuntime {
             }));
         }
         self.tell_dns_warnings(&pod_ref, warnings);
-        let cached = work.iter().all(|start| {
-            let name = start.container.image.as_deref().unwrap_or_default();
-            images.contains_key(name)
-        });
-        let class = match cached {
-            true => StartClass::Cached,
-            false => StartClass::Uncached,
-        };
         self.make_log_dir(&pod_ref, &config).await?;
-        let entered = inputs.cancel.run_until_cancelled(gate.enter(class)).await;
-        if entered.is_none() || inputs.cancel.is_cancelled() {
+        if inputs.cancel.is_cancelled() {
             out.cancelled = true;
             return Ok(None);
         }
@@ -415,6 +411,25 @@ impl PodRuntime {
             }
         }
     }
+}
+
+/// Waits for its turn at the gate. False if that was given up.
+async fn enter(
+    gate: &mut GateHold,
+    work: &[Start<'_>],
+    images: &BTreeMap<String, Arc<v1::Image>>,
+    cancel: &CancellationToken,
+) -> bool {
+    let cached = work.iter().all(|start| {
+        let name = start.container.image.as_deref().unwrap_or_default();
+        images.contains_key(name)
+    });
+    let class = match cached {
+        true => StartClass::Cached,
+        false => StartClass::Uncached,
+    };
+    let entered = cancel.run_until_cancelled(gate.enter(class)).await;
+    entered.is_some() && !cancel.is_cancelled()
 }
 
 /// A container to start.

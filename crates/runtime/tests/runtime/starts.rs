@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use krablet_pod::api::Pod;
 
-use crate::bench::{Bench, container, exec, pod, with_hooks};
+use crate::bench::{Bench, config, container, exec, pod, with_hooks};
 
 fn named(i: usize, base: &Pod) -> Pod {
     let mut pod = base.clone();
@@ -22,6 +22,44 @@ async fn the_gate_bounds_starts() {
     let pods: Vec<Pod> = (0..7).map(|i| named(i, &base)).collect();
     let outcomes = join_all(pods.iter().map(|p| bench.sync_fresh(p))).await;
     assert!(outcomes.iter().all(|o| o.error.is_none()));
+    let state = bench.world.state();
+    assert_eq!((state.most_starting, state.containers.len()), (2, 7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_at_the_gate_has_nothing_yet() {
+    let bench = Bench::new();
+    bench.world.state().sandbox_takes = Duration::from_secs(10);
+    let base = pod(vec![], vec![container("a")]);
+    let pods: Vec<Pod> = (0..3).map(|i| named(i, &base)).collect();
+    let has_logs = |i: usize| {
+        let dir = format!("/logs/pods/ns_p{i}_u-{i}");
+        bench
+            .files
+            .paths()
+            .iter()
+            .any(|path| path.starts_with(&dir))
+    };
+    let look = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!([0, 1, 2].map(has_logs), [true, true, false]);
+    };
+    tokio::join!(join_all(pods.iter().map(|p| bench.sync_fresh(p))), look);
+    assert!(has_logs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_make_a_sandbox_leaves_the_gate() {
+    let mut config = config();
+    config.dns.resolv_conf = Some("/resolv.conf".into());
+    let bench = Bench::with(config);
+    bench.world.state().sandbox_takes = Duration::from_secs(1);
+    let base = pod(vec![], vec![container("a")]);
+    let pods: Vec<Pod> = (0..7).map(|i| named(i, &base)).collect();
+    let outcomes = join_all(pods.iter().map(|p| bench.sync_fresh(p))).await;
+    assert!(outcomes.iter().all(|o| o.error.is_some() && !o.acted));
+    bench.files.put("/resolv.conf", b"");
+    join_all(pods.iter().map(|p| bench.sync_fresh(p))).await;
     let state = bench.world.state();
     assert_eq!((state.most_starting, state.containers.len()), (2, 7));
 }
