@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use krablet_checkpoint::Shelf;
-use krablet_kube::{Kube, Reach, Reflector, ReflectorConfig, Sink, drop_managed_fields, paths};
+use krablet_kube::{Kube, Reach, Reflector, ReflectorConfig, Sink, paths};
 use krablet_runtime::ClassTeller;
 use tokio::sync::watch;
 
@@ -48,7 +48,7 @@ impl ClassTasks {
         let config = ReflectorConfig {
             path: paths::RUNTIME_CLASSES.to_owned(),
             query: Vec::new(),
-            slim: Box::new(|class, _| drop_managed_fields(class)),
+            slim: Box::new(|_, _| ()),
             seed,
         };
         let listed = Listed {

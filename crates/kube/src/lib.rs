@@ -18,5 +18,5 @@ pub use credentials::{Credentials, Identity, IdentityReceiver, load_identity};
 pub use error::ApiError;
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
 pub use limiter::{Backoff, Rate};
-pub use reflector::{Reach, Reflector, ReflectorConfig, Sink, Slim, drop_managed_fields};
+pub use reflector::{Reach, Reflector, ReflectorConfig, Sink, Slim};
 pub use typed::{Kube, WatchEvent, decode_watch_line};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use krablet_checkpoint::{DesiredPods, Saver};
 use krablet_core::merge;
-use krablet_kube::{Api, Reach, Reflector, ReflectorConfig, Sink, drop_managed_fields, paths};
+use krablet_kube::{Api, Reach, Reflector, ReflectorConfig, Sink, paths};
 use krablet_linux::WallClock;
 use krablet_pod::api::Pod;
 use krablet_pod::marks::{self, PodSource};
@@ -54,7 +54,6 @@ impl ApiSource {
 
 /// The pod as everybody keeps it who keeps it. Marked here and not by the merge, it need not be copied for it there.
 fn slim(pod: &mut Pod, before: Option<&Pod>, clock: &dyn WallClock) {
-    drop_managed_fields(pod);
     let seen = before.and_then(|pod| marks::annotation(pod, marks::CONFIG_SEEN));
     let seen = seen.map_or_else(|| clock.now().to_string(), str::to_owned);
     merge::mark(pod, PodSource::Api, &seen);

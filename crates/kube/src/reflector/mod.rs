@@ -12,8 +12,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{FutureExt as _, StreamExt as _};
-use k8s_openapi::Metadata;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::de::DeserializeOwned;
@@ -65,7 +63,7 @@ impl Reach {
     }
 }
 
-/// Makes an object smaller before it is kept, or puts marks on it. It is shown the one of the same UID that was kept
+/// Makes an object smaller before it is kept, or puts marks on it. (Its managed fields are not even read.) It is shown the one of the same UID that was kept
 /// before.
 pub type Slim<T> = Box<dyn Fn(&mut T, Option<&T>) + Send + Sync>;
 
@@ -77,11 +75,6 @@ pub struct ReflectorConfig<T> {
     pub query: Vec<(&'static str, String)>,
     pub slim: Slim<T>,
     pub seed: u64,
-}
-
-/// Who wrote which field when is of no use to an agent, and often half of an object.
-pub fn drop_managed_fields<T: Metadata<Ty = ObjectMeta>>(object: &mut T) {
-    object.metadata_mut().managed_fields = None;
 }
 
 pub struct Reflector<T, S> {
