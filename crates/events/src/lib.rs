@@ -133,6 +133,8 @@ impl Recorder {
             message.truncate(cut.unwrap_or_default());
         }
         log(&subject, kind, &reason, &message);
+        // It is kept for long.
+        message.shrink_to_fit();
         let now = (self.clock)();
         let sequence = {
             let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);

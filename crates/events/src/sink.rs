@@ -127,7 +127,12 @@ impl Sink {
         if crowded && came.elapsed() < PATIENCE && self.held.len() <= MAX_HELD {
             return None;
         }
-        self.held.pop_front().map(|(_, event)| event)
+        let event = self.held.pop_front().map(|(_, event)| event);
+        if self.held.is_empty() {
+            // What a crowd brought was many, and it is over.
+            self.held.shrink_to_fit();
+        }
+        event
     }
 
     async fn tell(&mut self, event: &Event) {

@@ -1,7 +1,6 @@
 //! What becomes of a recorded event at the API server: a new object, one more count of an object
 //! there is, one object for many that are alike, or nothing, if its subject has had its share.
 
-use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -45,9 +44,10 @@ impl Write {
     }
 }
 
-/// Texts seen of events that are alike, by their hashes.
+/// Texts seen of events that are alike.
 struct Group {
-    texts: BTreeSet<u64>,
+    /// Their hashes, in order. Most events have one text, and a set has room for eleven.
+    texts: Vec<u64>,
     last: Duration,
 }
 
@@ -222,17 +222,21 @@ impl Correlator {
 
     fn are_alike(&mut self, key: u64, message: &str, now: Duration) -> bool {
         let group = self.groups.touch(key, || Group {
-            texts: BTreeSet::new(),
+            texts: Vec::new(),
             last: now,
         });
         if now.saturating_sub(group.last) > ALIKE_INTERVAL {
             group.texts.clear();
         }
         group.last = now;
-        group.texts.insert(hash(message));
+        let text = hash(message);
+        if let Err(place) = group.texts.binary_search(&text) {
+            group.texts.reserve_exact(1);
+            group.texts.insert(place, text);
+        }
         let alike = group.texts.len() >= ALIKE;
         if alike {
-            group.texts.pop_first();
+            group.texts.remove(0);
         }
         alike
     }

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use expect_test::expect;
 use krablet_pod::PodRef;
 use krablet_pod::containers::ContainerKind;
