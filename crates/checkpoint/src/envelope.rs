@@ -14,19 +14,13 @@ use crate::SIZE_LIMIT;
 use crate::error::{CheckpointError, Flaw};
 
 const VERSION: u64 = 1;
+/// In hexadecimal digits.
+const CHECKSUM_LEN: usize = 64;
 
 /// Something that is kept in a state file of its own.
 pub trait State: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Stands in the file, so that no file is taken for one of another content.
     const KIND: &'static str;
-}
-
-#[derive(Serialize)]
-struct Written<'a> {
-    version: u64,
-    kind: &'a str,
-    checksum: &'a str,
-    data: &'a RawValue,
 }
 
 /// What every version begins with.
@@ -49,18 +43,24 @@ pub(crate) fn encode<T: State>(value: &T) -> Result<Vec<u8>, CheckpointError> {
     encode_as(T::KIND, value)
 }
 
+/// In one piece, with a blank that the checksum is put into: the pods of a node are megabytes, written every second while
+/// they come.
 pub(crate) fn encode_as(kind: &str, value: &impl Serialize) -> Result<Vec<u8>, CheckpointError> {
-    let data = serde_json::value::to_raw_value(value)?;
-    if data.get().len() > SIZE_LIMIT {
-        return Err(CheckpointError::TooLarge(data.get().len()));
+    let kind = serde_json::to_string(kind)?;
+    let mut bytes = format!(r#"{{"version":{VERSION},"kind":{kind},"checksum":""#).into_bytes();
+    let blank = bytes.len()..bytes.len() + CHECKSUM_LEN;
+    bytes.resize(blank.end, b'0');
+    bytes.extend_from_slice(br#"","data":"#);
+    let begin = bytes.len();
+    serde_json::to_writer(&mut bytes, value)?;
+    let data = &bytes[begin..];
+    if data.len() > SIZE_LIMIT {
+        return Err(CheckpointError::TooLarge(data.len()));
     }
-    let written = Written {
-        version: VERSION,
-        kind,
-        checksum: &checksum(data.get()),
-        data: &data,
-    };
-    Ok(serde_json::to_vec(&written)?)
+    let checksum = checksum(data);
+    bytes[blank].copy_from_slice(checksum.as_bytes());
+    bytes.push(b'}');
+    Ok(bytes)
 }
 
 pub(crate) fn decode<T: State>(bytes: &[u8]) -> Result<T, Flaw> {
@@ -80,15 +80,15 @@ pub(crate) fn decode_as<T: DeserializeOwned>(kind: &'static str, bytes: &[u8]) -
             expected: kind,
         });
     }
-    if read.checksum != checksum(read.data.get()) {
+    if read.checksum != checksum(read.data.get().as_bytes()) {
         return Err(Flaw::Checksum);
     }
     serde_json::from_str(read.data.get()).map_err(|e| Flaw::Content(e.to_string()))
 }
 
-pub(crate) fn checksum(data: &str) -> String {
-    let mut hex = String::with_capacity(64);
-    for byte in digest(data.as_bytes()) {
+pub(crate) fn checksum(data: &[u8]) -> String {
+    let mut hex = String::with_capacity(CHECKSUM_LEN);
+    for byte in digest(data) {
         // Writing to a string cannot fail.
         let _ = write!(hex, "{byte:02x}");
     }

@@ -146,7 +146,8 @@ impl Inner {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(format!("{}.json", &checksum(name)[..32]))
+        self.dir
+            .join(format!("{}.json", &checksum(name.as_bytes())[..32]))
     }
 
     async fn write(&self, name: &str, bytes: Option<&[u8]>) -> Result<(), CheckpointError> {
