@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use krablet_pod::api::{Pod, PodStatus, Service};
+use krablet_pod::api::{Pod, PodSpec, PodStatus, Service};
 use krablet_pod::{AdmittedPods, marks};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -41,7 +41,20 @@ fn write_pods<S: Serializer>(pods: &[Arc<Pod>], serializer: S) -> Result<S::Ok, 
     serializer.collect_seq(own.map(|pod| essence(pod)))
 }
 
-fn essence(pod: &Pod) -> Pod {
+/// A pod as it is written: as one that has no more than this would be. Its spec is most of it, and is not copied for that.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Essence<'a, M: Serialize> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: M,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spec: Option<&'a PodSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<PodStatus>,
+}
+
+fn essence(pod: &Pod) -> Essence<'_, impl Serialize> {
     let status = pod.status.as_ref().map(|status| PodStatus {
         phase: status.phase.clone(),
         reason: status.reason.clone(),
@@ -53,9 +66,11 @@ fn essence(pod: &Pod) -> Pod {
     let mut metadata = pod.metadata.clone();
     // It would have to be written anew with each change of the status.
     metadata.resource_version = None;
-    Pod {
+    Essence {
+        api_version: "v1",
+        kind: "Pod",
         metadata,
-        spec: pod.spec.clone(),
+        spec: pod.spec.as_ref(),
         status,
     }
 }
@@ -80,4 +95,29 @@ impl State for DesiredPods {
 
 impl State for AdmittedPods {
     const KIND: &'static str = "AdmittedPods";
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_is_written_as_pods_are() {
+        let whole = json!({"metadata": {"name": "web", "labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+            "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}});
+        for missing in ["", "spec", "status"] {
+            let mut value = whole.clone();
+            value.as_object_mut().unwrap().remove(missing);
+            let mut pod: Pod = serde_json::from_value(value).unwrap();
+            let expected = serde_json::to_string(&pod).unwrap();
+            pod.metadata.resource_version = Some("7".into());
+            if let Some(status) = &mut pod.status {
+                status.pod_ip = Some("10.0.0.1".into());
+            }
+            assert_eq!(serde_json::to_string(&essence(&pod)).unwrap(), expected);
+        }
+    }
 }
