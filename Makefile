@@ -76,7 +76,7 @@ fuzz: ## whatever reads what comes from outside, against random input: CASES=100
 # The nodes of a cluster mostly wait and leave half of two cores: those without one, and the virtual machine, go beside them.
 e2e: ground build ## end-to-end tests on a real containerd, and in a VM with systemd and cgroup v2
 	$(LINTED) $(TESTED) --no-run $(BED_TESTS) $(NODE_TESTS)
-	@$(MAKE) --no-print-directory -j2 --output-sync=line cluster-part alone-part
+	@$(MAKE) --no-print-directory -j2 cluster-part alone-part
 
 cluster-part:
 	$(LINTED) $(TESTED) --test cluster

@@ -215,8 +215,9 @@ pub async fn only_the_ended_container_is_restarted(stage: &Stage) {
 pub async fn active_deadline_ends_the_pod(stage: &Stage) {
     let name = "deadline";
     let spec = json!({
-        "activeDeadlineSeconds": 2,
-        "terminationGracePeriodSeconds": 1,
+        // Time to start and to end, on a busy machine too.
+        "activeDeadlineSeconds": 8,
+        "terminationGracePeriodSeconds": 4,
         "containers": [tool("main", &["hold"]), tool("stubborn", &["ignore-term"])],
     });
     stage.apply(name, &pod(name, spec));
