@@ -36,8 +36,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[cfg(feature = "jemalloc")]
 #[allow(non_upper_case_globals, unsafe_code)]
 #[unsafe(export_name = "_rjem_malloc_conf")]
-pub static malloc_conf: &[u8] =
-    b"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,background_thread:false\0";
+pub static malloc_conf: &[u8] = b"narenas:1,tcache:false,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {

@@ -57,11 +57,12 @@ mod heap {
     #[global_allocator]
     static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-    /// Set for a small resident size: two arenas, freed pages given back after a second.
+    /// Set for a small resident size: freed pages are given back after a second, and one arena without caches of the threads
+    /// spreads what stays over fewer pages.
     #[allow(non_upper_case_globals, unsafe_code)]
     #[unsafe(export_name = "_rjem_malloc_conf")]
     pub static malloc_conf: &[u8] =
-        b"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,background_thread:false\0";
+        b"narenas:1,tcache:false,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 
     /// Freed pages that would go back when the allocator next has something to do, which on a quiet node takes its time.
     #[allow(unsafe_code)]
