@@ -171,7 +171,8 @@ mod tests {
 
     /// Whatever can stand in quotes, be it text or not.
     fn quotable() -> impl Strategy<Value = Vec<u8>> {
-        let bytes = any::<u8>().prop_filter("ends the quotes, or a line", |b| !b"'\r".contains(b));
+        // But for what ends the quotes, or a line. Cases that are refused are counted, and a million of these too many.
+        let bytes = any::<u8>().prop_map(|b| if b"'\r".contains(&b) { b'"' } else { b });
         prop_oneof![
             "[^'\r]{0,64}".prop_map(String::into_bytes),
             prop::collection::vec(bytes, 0..64),
