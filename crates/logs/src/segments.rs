@@ -23,24 +23,45 @@ impl Identity {
 
 /// The file that was begun after `held`, if there is one: what was rotated away after it, oldest
 /// first, or the log itself. `None` while a rotation is under way, and while `held` is the log itself.
+///
+/// Their order says which it is. Times decide only if `held` has lost its name: a file that was just begun may seem older than the
+/// last word in the one before it.
 pub(crate) fn successor(log: &Path, held: &File) -> io::Result<Option<File>> {
     let metadata = held.metadata()?;
     let (identity, written) = (Identity::of(&metadata), times(&metadata));
-    let mut known = false;
+    let mut files = opened(log)?;
+    let place = |files: &[(File, fs::Metadata)]| {
+        let is_held = |(_, metadata): &(File, fs::Metadata)| Identity::of(metadata) == identity;
+        files.iter().position(is_held)
+    };
+    let mut found = place(&files);
+    if found.is_none() {
+        // It may have been renamed between the look at the names and the look at the files.
+        files = opened(log)?;
+        found = place(&files);
+    }
+    let mut files = files.into_iter();
+    let next = match found {
+        Some(at) => files.nth(at + 1),
+        None => files.find(|(_, metadata)| times(metadata) > written),
+    };
+    Ok(next.map(|(file, _)| file))
+}
+
+/// The files that are there, oldest first.
+fn opened(log: &Path) -> io::Result<Vec<(File, fs::Metadata)>> {
+    let mut files = Vec::new();
     for path in in_order(log)? {
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+        match File::open(&path) {
+            Ok(file) => {
+                let metadata = file.metadata()?;
+                files.push((file, metadata));
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
-        };
-        let metadata = file.metadata()?;
-        if Identity::of(&metadata) == identity {
-            known = true;
-        } else if known || times(&metadata) > written {
-            return Ok(Some(file));
         }
     }
-    Ok(None)
+    Ok(files)
 }
 
 fn times(metadata: &fs::Metadata) -> (i64, i64) {
@@ -99,6 +120,18 @@ mod tests {
         assert_eq!(text(again), "two");
         let three = successor(&log, &two).unwrap().unwrap();
         assert_eq!(text(three), "three");
+        // What was begun last seems older than what came before it.
+        let three = File::open(&log).unwrap();
+        let begun = three.metadata().unwrap().modified().unwrap();
+        let later = begun + std::time::Duration::from_secs(1);
+        let before = at("0.log.20260101-000010");
+        File::options()
+            .append(true)
+            .open(&before)
+            .unwrap()
+            .set_modified(later)
+            .unwrap();
+        assert!(successor(&log, &three).unwrap().is_none());
         // The one held was compressed and removed.
         fs::remove_file(at("0.log.20260101-000000")).unwrap();
         assert!(successor(&log, &one).unwrap().is_some());
