@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event as ApiEvent, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
+use smallvec::SmallVec;
 
 use super::lru::Lru;
 use crate::{Event, Subject};
@@ -46,17 +47,18 @@ impl Write {
 
 /// Texts seen of events that are alike.
 struct Group {
-    /// Their hashes, in order. Most events have one text, and a set has room for eleven.
-    texts: Vec<u64>,
+    /// Their hashes, in order. Most events have one text.
+    texts: SmallVec<[u64; 1]>,
     last: Duration,
 }
 
 /// An event object as it was last written.
-#[derive(Clone, Default)]
+#[derive(Clone, Copy, Default)]
 struct Log {
     count: i32,
     first: Timestamp,
-    name: String,
+    /// The number in its name.
+    number: i64,
 }
 
 struct Share {
@@ -77,7 +79,7 @@ pub(super) struct Correlator {
     shares: Lru<Share>,
     told: Lru<Told>,
     /// The number in the newest name.
-    last_nanos: i128,
+    newest: i64,
 }
 
 fn hash(parts: impl Hash) -> u64 {
@@ -95,7 +97,7 @@ impl Correlator {
             logs: Lru::new(REMEMBERED),
             shares: Lru::new(REMEMBERED),
             told: Lru::new(REMEMBERED),
-            last_nanos: 0,
+            newest: 0,
         }
     }
 
@@ -113,13 +115,13 @@ impl Correlator {
         let own = hash((reason, &object.field_path, &event.message));
         let more = self.more(event, own);
         let alike = self.are_alike(reason, &event.message, now);
-        let name = self.name(&event.subject, event.last_seen);
+        let number = self.number(event.last_seen);
         let log = self
             .logs
             .touch(if alike { reason } else { own }, Log::default);
         let known = log.count > 0;
         if !known {
-            log.name = name;
+            log.number = number;
             log.first = if alike {
                 event.last_seen
             } else {
@@ -127,7 +129,7 @@ impl Correlator {
             };
         }
         log.count = log.count.saturating_add(more);
-        let log = log.clone();
+        let log = *log;
         if !self.has_share(hash((subject, kind)), now) {
             return None;
         }
@@ -152,7 +154,7 @@ impl Correlator {
     ) -> ApiEvent {
         ApiEvent {
             metadata: ObjectMeta {
-                name: Some(log.name),
+                name: Some(self.name(&event.subject, log.number)),
                 namespace: Some(namespace(&object).to_owned()),
                 ..ObjectMeta::default()
             },
@@ -222,7 +224,7 @@ impl Correlator {
 
     fn are_alike(&mut self, key: u64, message: &str, now: Duration) -> bool {
         let group = self.groups.touch(key, || Group {
-            texts: Vec::new(),
+            texts: SmallVec::new(),
             last: now,
         });
         if now.saturating_sub(group.last) > ALIKE_INTERVAL {
@@ -231,7 +233,6 @@ impl Correlator {
         group.last = now;
         let text = hash(message);
         if let Err(place) = group.texts.binary_search(&text) {
-            group.texts.reserve_exact(1);
             group.texts.insert(place, text);
         }
         let alike = group.texts.len() >= ALIKE;
@@ -256,18 +257,23 @@ impl Correlator {
         has
     }
 
-    /// The name of the object and a number that grows, so that no two events have one name.
-    fn name(&mut self, subject: &Subject, at: Timestamp) -> String {
-        self.last_nanos = at.as_nanosecond().max(self.last_nanos + 1);
+    /// Nanoseconds as a rule, but it always grows, so that no two events have one name.
+    fn number(&mut self, at: Timestamp) -> i64 {
+        let nanos = i64::try_from(at.as_nanosecond()).unwrap_or(i64::MAX);
+        self.newest = nanos.max(self.newest.saturating_add(1));
+        self.newest
+    }
+
+    fn name(&self, subject: &Subject, number: i64) -> String {
         let object = match subject {
             Subject::Node => &*self.node_name,
             Subject::Volume { name, .. } => name,
             Subject::Pod(pod) | Subject::Container(pod, _, _) => &*pod.name,
         };
-        let name = format!("{object}.{:x}", self.last_nanos);
+        let name = format!("{object}.{number:x}");
         match name.len() <= MAX_NAME {
             true => name,
-            false => format!("{:x}.{:x}", hash(object), self.last_nanos),
+            false => format!("{:x}.{number:x}", hash(object)),
         }
     }
 }
