@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
@@ -79,6 +78,21 @@ enum Accepted {
     Unix(UnixStream),
 }
 
+/// Bytes to and from a client.
+trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+impl Accepted {
+    /// Of one type for all doors: HTTP is a lot of code, and would be there once for each.
+    fn wire(self) -> Box<dyn Wire> {
+        match self {
+            Accepted::Tcp(stream) => Box::new(stream),
+            Accepted::Unix(stream) => Box::new(stream),
+        }
+    }
+}
+
 impl Listener {
     pub async fn tcp(address: SocketAddr) -> Result<Self, ListenError> {
         TcpListener::bind(address)
@@ -124,14 +138,9 @@ impl Listener {
     }
 
     async fn serve_in(self, speech: Speech, router: Router) {
-        let serve = move |accepted, guest: Guest| {
+        let serve = move |accepted: Accepted, guest: Guest| {
             let router = router.clone();
-            async move {
-                match accepted {
-                    Accepted::Tcp(stream) => connection(stream, speech, router, &guest).await,
-                    Accepted::Unix(stream) => connection(stream, speech, router, &guest).await,
-                }
-            }
+            async move { connection(accepted.wire(), speech, router, &guest).await }
         };
         let guests = Guests::new(MAX_CONNECTIONS, HEAD_TIMEOUT);
         self.serve_each(&guests, serve).await;
@@ -140,19 +149,16 @@ impl Listener {
     /// Serves with TLS until dropped. What a client shows of itself goes with each of its requests.
     pub(crate) async fn serve_tls(self, config: Arc<ServerConfig>, router: Router) {
         let acceptor = TlsAcceptor::from(config);
-        let serve = move |accepted, guest: Guest| {
+        let serve = move |accepted: Accepted, guest: Guest| {
             let (acceptor, router) = (acceptor.clone(), router.clone());
             async move {
-                match accepted {
-                    // Small answers, such as a typed letter's echo, are not held back.
-                    Accepted::Tcp(stream) if stream.set_nodelay(true).is_ok() => {
-                        secure_connection(stream, &acceptor, router, &guest).await;
-                    }
-                    Accepted::Tcp(_) => {}
-                    Accepted::Unix(stream) => {
-                        secure_connection(stream, &acceptor, router, &guest).await;
-                    }
+                // Small answers, such as a typed letter's echo, are not held back.
+                if let Accepted::Tcp(stream) = &accepted
+                    && stream.set_nodelay(true).is_err()
+                {
+                    return;
                 }
+                secure_connection(accepted.wire(), &acceptor, router, &guest).await;
             }
         };
         let guests = Guests::new(MAX_SECURE_CONNECTIONS, SECURE_IDLE);
@@ -207,14 +213,14 @@ async fn accept_failed(e: &io::Error) {
 }
 
 async fn secure_connection(
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    wire: Box<dyn Wire>,
     acceptor: &TlsAcceptor,
     router: Router,
     guest: &Guest,
 ) {
     let shaken = tokio::select! {
         biased;
-        shaken = timeout(HEAD_TIMEOUT, acceptor.accept(stream)) => shaken,
+        shaken = timeout(HEAD_TIMEOUT, acceptor.accept(wire)) => shaken,
         () = guest.is_unwanted() => return debug!("A TLS handshake gave way to others"),
     };
     let stream = match shaken {
@@ -228,28 +234,23 @@ async fn secure_connection(
         .iter()
         .map(|c| c.clone().into_owned());
     let shown = PeerCertificates(Arc::new(shown.collect()));
-    talk(stream, Speech::Any, router, shown, guest).await;
+    talk(Box::new(stream), Speech::Any, router, shown, guest).await;
 }
 
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    speech: Speech,
-    router: Router,
-    guest: &Guest,
-) {
+async fn connection(wire: Box<dyn Wire>, speech: Speech, router: Router, guest: &Guest) {
     let nobody = PeerCertificates::default();
-    talk(stream, speech, router, nobody, guest).await;
+    talk(wire, speech, router, nobody, guest).await;
 }
 
 /// Requests and answers. Each of its requests gets the door's patience to come whole, and so long may nothing be under way.
 async fn talk(
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    wire: Box<dyn Wire>,
     speech: Speech,
     router: Router,
     shown: PeerCertificates,
     guest: &Guest,
 ) {
-    let stream = TokioIo::new(stream);
+    let stream = TokioIo::new(wire);
     let doings = guest.doings();
     let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(shown.clone());
@@ -257,27 +258,19 @@ async fn talk(
     });
     match speech {
         Speech::Old => {
-            let served = old_builder(guest).serve_connection(stream, service);
+            let builder = builder(guest).http1_only();
+            let served = builder.serve_connection(stream, service);
             until_it_ends(served, |served| served.graceful_shutdown(), guest).await;
         }
         Speech::Any => {
-            let builder = any_builder(guest);
+            let builder = builder(guest);
             let served = builder.serve_connection_with_upgrades(stream, service);
             until_it_ends(served, |served| served.graceful_shutdown(), guest).await;
         }
     }
 }
 
-fn old_builder(guest: &Guest) -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(guest.patience())
-        .max_buf_size(MAX_HEAD);
-    builder
-}
-
-fn any_builder(guest: &Guest) -> auto::Builder<TokioExecutor> {
+fn builder(guest: &Guest) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()

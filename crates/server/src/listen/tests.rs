@@ -77,7 +77,7 @@ async fn client_of(
 ) -> TlsStream<DuplexStream> {
     let (certificate, acceptor) = pair();
     let (here, there) = tokio::io::duplex(4096);
-    tasks.spawn(async move { secure_connection(there, &acceptor, router, &guest).await });
+    tasks.spawn(async move { secure_connection(Box::new(there), &acceptor, router, &guest).await });
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificate).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -158,7 +158,7 @@ async fn who_never_begins_the_handshake_is_cut_off() {
     let (_here, there) = tokio::io::duplex(4096);
     let begun = Instant::now();
     let guest = alone().await;
-    secure_connection(there, &acceptor, Router::new(), &guest).await;
+    secure_connection(Box::new(there), &acceptor, Router::new(), &guest).await;
     assert_eq!(begun.elapsed(), HEAD_TIMEOUT);
 }
 
@@ -334,7 +334,7 @@ async fn who_takes_an_answer_slowly_keeps_the_place() {
 fn plain_client(guest: Guest, speech: Speech, tasks: &mut JoinSet<()>) -> DuplexStream {
     let (here, there) = tokio::io::duplex(4096);
     let router = router(Arc::default());
-    tasks.spawn(async move { connection(there, speech, router, &guest).await });
+    tasks.spawn(async move { connection(Box::new(there), speech, router, &guest).await });
     here
 }
 
