@@ -83,7 +83,7 @@ pub(crate) fn decode_as<T: DeserializeOwned>(kind: &'static str, bytes: &[u8]) -
     if read.checksum != checksum(read.data.get().as_bytes()) {
         return Err(Flaw::Checksum);
     }
-    serde_json::from_str(read.data.get()).map_err(|e| Flaw::Content(e.to_string()))
+    serde_json::from_slice(read.data.get().as_bytes()).map_err(|e| Flaw::Content(e.to_string()))
 }
 
 pub(crate) fn checksum(data: &[u8]) -> String {

@@ -128,8 +128,8 @@ fn decode(bytes: &[u8]) -> Result<AdmittedPods, Flaw> {
     if envelope.checksum != checksum(&envelope.data) {
         return Err(Flaw::Checksum);
     }
-    let data: Data =
-        serde_json::from_str(&envelope.data).map_err(|e| Flaw::Content(e.to_string()))?;
+    let data: Data = serde_json::from_slice(envelope.data.as_bytes())
+        .map_err(|e| Flaw::Content(e.to_string()))?;
     let pods = data.entries.into_iter().map(|(uid, entry)| {
         let allocation = Allocation {
             containers: entry.containers.unwrap_or_default(),

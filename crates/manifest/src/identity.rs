@@ -2,6 +2,7 @@
 
 use krablet_pod::api::{Pod, PodStatus, Toleration};
 use krablet_pod::marks;
+use krablet_pod::tree;
 use serde_json::Value;
 
 use crate::{Origin, Place};
@@ -56,7 +57,7 @@ impl Digest {
 /// from and, for a file, on the node. Comments, key order and style of the manifest do not matter; any field does.
 fn uid(pod: &Pod, origin: &Origin) -> String {
     let mut digest = Digest(Digest::START);
-    digest.add_value(&serde_json::to_value(pod).unwrap_or_default());
+    digest.add_value(&tree(pod));
     match &origin.place {
         Place::File(path) => {
             digest.add_text(b'h', &origin.node_name);

@@ -1,6 +1,7 @@
 //! Strategic merge patches from one state of a Node to another: as little as the difference.
 
 use krablet_pod::api::{Node, NodeStatus};
+use krablet_pod::tree;
 use serde_json::{Map, Value, json};
 
 /// A patch of metadata and status; none if they are the same. The spec is not the agent's.
@@ -72,7 +73,7 @@ pub fn changed_enough(old: &Node, new: &Node) -> bool {
 
 /// As JSON, with what is empty left out: to the API server both are the same.
 fn canonical<T: serde::Serialize>(object: &T) -> Value {
-    let mut value = serde_json::to_value(object).unwrap_or_default();
+    let mut value = tree(object);
     prune(&mut value);
     value
 }

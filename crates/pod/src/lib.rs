@@ -16,6 +16,7 @@ pub mod qos;
 pub mod quantity;
 pub mod resources;
 pub mod storage;
+mod tree;
 mod trim;
 
 pub use allocation::{ActuatedContainer, Actuation, AdmittedPods, Allocation};
@@ -23,4 +24,5 @@ pub use by_name::ByName;
 pub use identity::{ContainerId, FullName, PodRef, PodUid, SandboxId, Ticket};
 pub use k8s_openapi::api::core::v1 as api;
 pub use quantity::Quantity;
+pub use tree::tree;
 pub use trim::trim;

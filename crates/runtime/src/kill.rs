@@ -86,7 +86,7 @@ impl KillJob {
         ip: Option<String>,
     ) -> Self {
         fn parsed<T: serde::de::DeserializeOwned>(json: &Option<String>) -> Option<T> {
-            serde_json::from_str(json.as_deref()?).ok()
+            serde_json::from_slice(json.as_deref()?.as_bytes()).ok()
         }
         Self {
             pod: pod.clone(),

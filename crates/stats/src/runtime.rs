@@ -276,7 +276,7 @@ fn container(stats: v1::ContainerStats) -> Option<(String, ContainerFigures)> {
 fn sandbox(info: &BTreeMap<String, String>) -> Sandbox {
     let told: serde_json::Value = info
         .get("info")
-        .and_then(|text| serde_json::from_str(text).ok())
+        .and_then(|text| serde_json::from_slice(text.as_bytes()).ok())
         .unwrap_or_default();
     let pid = told["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
     Sandbox {

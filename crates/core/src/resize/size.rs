@@ -129,7 +129,7 @@ pub fn actuated(
         return Some(recorded.resources.clone());
     }
     let remembered = instance.and_then(|i| i.memory.resources.as_deref());
-    let remembered = remembered.and_then(|json| serde_json::from_str(json).ok());
+    let remembered = remembered.and_then(|json| serde_json::from_slice(json.as_bytes()).ok());
     remembered.or_else(|| recorded.map(|r| r.resources.clone()))
 }
 

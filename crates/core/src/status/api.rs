@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use krablet_pod::Quantity;
 use krablet_pod::api::{ContainerStatus, Pod, PodCondition, PodStatus};
 use krablet_pod::marks;
+use krablet_pod::tree;
 use serde_json::{Map, Value};
 
 use super::conditions::{
@@ -269,7 +270,7 @@ const AMOUNTS: [&str; 3] = ["allocatedResources", "limits", "requests"];
 /// A status as JSON in the form the API server gives it back: times in whole seconds, amounts in
 /// their canonical form, and nothing that is empty.
 pub fn canonical(status: &PodStatus) -> Value {
-    let mut value = serde_json::to_value(status).unwrap_or_default();
+    let mut value = tree(status);
     if let Value::Object(object) = &mut value {
         tidy(object);
     }
