@@ -35,6 +35,9 @@ const BEFORE_AGENT: Duration = Duration::from_secs(10);
 /// Each command that does not end in time may leave a process in the container: once the verdict
 /// stands, the pause between two doubles, so many times at most.
 const HUNG_DOUBLINGS: u32 = 2;
+/// A server that was not ready at the first look is looked at again so soon, and then each time after twice as long until
+/// that is a period: most are up long before the first one is over.
+const FIRST_GAP: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProbeKind {
@@ -133,6 +136,8 @@ pub struct ProbeState {
     /// Nothing stands in the way of running at `due`.
     open: bool,
     stopped: bool,
+    /// Looking costs next to nothing.
+    eager: bool,
     last_seen: Mono,
 }
 
@@ -147,6 +152,8 @@ struct Instance {
     run: Option<(Verdict, u32)>,
     /// Commands in a row that did not end in time since failure is the verdict.
     hung: u32,
+    /// After a look that fails, how long until the next. None once it was ready or has had time for it.
+    soon: Option<Duration>,
     /// The verdict stands until there is a new instance.
     hold: bool,
 }
@@ -163,7 +170,16 @@ impl ProbeState {
             due: born + spread,
             open: false,
             stopped: false,
+            eager: false,
             last_seen: born,
+        }
+    }
+
+    /// May look more often than once in a period until a new instance is ready: nothing is run in it for that.
+    pub fn eager(self) -> Self {
+        Self {
+            eager: true,
+            ..self
         }
     }
 
@@ -234,6 +250,8 @@ impl ProbeState {
             verdict,
             run: None,
             hung: 0,
+            soon: (self.eager && self.kind == ProbeKind::Readiness && !before_agent)
+                .then_some(FIRST_GAP),
             hold: self.kind == ProbeKind::Startup && verdict == Verdict::Success,
         }
     }
@@ -297,6 +315,12 @@ impl ProbeState {
             _ => 1,
         };
         instance.run = Some((verdict, count));
+        let period = self.timing.period;
+        let soon = instance.soon.take();
+        if let Some(gap) = soon.filter(|gap| verdict == Verdict::Failure && *gap < period) {
+            self.due = now + gap;
+            instance.soon = Some(gap * 2);
+        }
         if count < threshold {
             return None;
         }
@@ -313,6 +337,11 @@ impl ProbeState {
         let changed = instance.verdict != verdict;
         instance.verdict = verdict;
         changed.then_some(verdict)
+    }
+
+    /// The last look was one of those that may well fail, and there is another before a period is over.
+    pub fn looks_again_soon(&self) -> bool {
+        self.instance.as_ref().is_some_and(|i| i.soon.is_some())
     }
 
     /// The pod is terminating: liveness and startup say no more, and nothing bad.

@@ -45,6 +45,16 @@ pub(crate) struct Start {
     pub(crate) job: Job,
 }
 
+/// What an execution that still counts has brought.
+pub(crate) struct Ended {
+    pub(crate) pod: PodRef,
+    pub(crate) kind: ContainerKind,
+    /// The verdict is another one.
+    pub(crate) changed: bool,
+    /// A failure is worth an event: it is not that of a server which is given some time to come up.
+    pub(crate) told: bool,
+}
+
 /// What a sync knows of a pod.
 pub(crate) struct Look<'a> {
     pub(crate) pod: &'a Arc<Pod>,
@@ -94,13 +104,15 @@ impl Worker {
         now: Mono,
         rng: &mut StdRng,
     ) -> Self {
+        let state = new_state(probe, Timing::of(spec), seen, now, rng);
+        let (class, state) = match spec.exec {
+            Some(_) => (Class::Exec, state),
+            None => (Class::Network, state.eager()),
+        };
         Self {
-            state: new_state(probe, Timing::of(spec), seen, now, rng),
+            state,
             kind,
-            class: match spec.exec {
-                Some(_) => Class::Exec,
-                None => Class::Network,
-            },
+            class,
             place: Place::Parked,
             counts: Counts::default(),
         }
@@ -339,14 +351,14 @@ impl Table {
         }
     }
 
-    /// An execution ended. Returns whose it was if it still counts, and whether a verdict changed.
+    /// An execution ended. Returns whose it was if it still counts.
     pub(crate) fn finish(
         &mut self,
         key: &Key,
         run: u64,
         outcome: Outcome,
         now: Mono,
-    ) -> Option<(PodRef, ContainerKind, bool)> {
+    ) -> Option<Ended> {
         let pod = self.pods.get_mut(&key.pod)?;
         let worker = pod.probes.get_mut(&(key.container.clone(), key.kind))?;
         let (began, id) = match &worker.place {
@@ -361,13 +373,18 @@ impl Table {
         worker.place = Place::Parked;
         worker.counts.count(outcome, now - began);
         let changed = worker.state.finish(&id, outcome, now);
-        let result = (pod.pod.clone(), worker.kind, changed.is_some());
+        let ended = Ended {
+            pod: pod.pod.clone(),
+            kind: worker.kind,
+            changed: changed.is_some(),
+            told: outcome != Outcome::Failure || !worker.state.looks_again_soon(),
+        };
         if let Some(verdict) = changed {
             self.updates
                 .insert((key.pod.clone(), id, key.kind), verdict);
         }
         self.schedule(&key.pod, now);
-        Some(result)
+        Some(ended)
     }
 
     pub(crate) fn stop_liveness_and_startup(&mut self, uid: &PodUid, now: Mono) -> bool {

@@ -12,7 +12,7 @@ use tokio::time::sleep_until;
 use tracing::{debug, warn};
 
 use crate::execute::{Report, execute};
-use crate::table::{Class, Key, Start};
+use crate::table::{Class, Ended, Key, Start};
 use crate::{ProbesConfig, Shared};
 
 /// Runs the probes. Dropping it ends those under way.
@@ -121,14 +121,20 @@ impl Probes {
     fn conclude(&self, key: &Key, run: u64, report: Report) {
         let now = self.shared.now();
         let finished = self.shared.table().finish(key, run, report.outcome, now);
-        let Some((pod, kind, changed)) = finished else {
+        let Some(Ended {
+            pod,
+            kind,
+            changed,
+            told,
+        }) = finished
+        else {
             return;
         };
         if changed {
             self.shared.updated.notify_one();
         }
         debug!(pod = %pod, podUID = %pod.uid, containerName = &*key.container, probeType = key.kind.as_str(), outcome = ?report.outcome, "Probed");
-        if let Some((reason, message)) = report.event {
+        if let Some((reason, message)) = report.event.filter(|_| told) {
             let subject = Subject::container(&pod, kind, &key.container);
             self.recorder.warning(subject, reason, message);
         }

@@ -65,6 +65,52 @@ fn commands_that_hang_are_run_less_often_once_the_verdict_stands() {
 }
 
 #[test]
+fn a_server_that_is_not_ready_is_looked_at_again_soon() {
+    use Outcome::{Error as E, Failure as F, Success as S};
+    let every = |seconds| Timing {
+        period: s(seconds),
+        ..timing()
+    };
+    let eager = |kind, seconds| {
+        let mut state = ProbeState::new(kind, every(seconds), at(1000), 0.0).eager();
+        state.see(Some(&running("a", 0)), s(1000), at(1000));
+        state
+    };
+    let old = || {
+        let mut state = ProbeState::new(ProbeKind::Readiness, every(1), at(1000), 0.0).eager();
+        state.see(Some(&running("a", 100)), s(20), at(1000));
+        state
+    };
+    let readiness = |seconds| eager(ProbeKind::Readiness, seconds);
+    let table: [(ProbeState, &[Outcome], &[u64]); 7] = [
+        (readiness(1), &[F; 7], &[50, 100, 200, 400, 800, 1000, 1000]),
+        (readiness(2), &[F, F, S, F, F], &[50, 100, 2000, 2000, 2000]),
+        (readiness(1), &[S, F], &[1000, 1000]),
+        (readiness(1), &[F, E, F, F], &[50, 1000, 100, 200]),
+        (eager(ProbeKind::Liveness, 1), &[F, F], &[1000, 1000]),
+        (eager(ProbeKind::Startup, 1), &[F, F], &[1000, 1000]),
+        (old(), &[F, F], &[1000, 1000]),
+    ];
+    for (mut state, outcomes, pauses) in table {
+        state.schedule(true, at(1000));
+        let mut got = Vec::new();
+        for outcome in outcomes {
+            state.begin(at(2000));
+            state.finish(&"a".into(), *outcome, at(2000));
+            let due = state.schedule(true, at(2000)).unwrap_or(at(0));
+            let pause = (due - at(2000)).as_millis() as u64;
+            assert_eq!(
+                state.looks_again_soon(),
+                pause < 1000 || *outcome == E,
+                "{outcomes:?}"
+            );
+            got.push(pause);
+        }
+        assert_eq!(got, pauses, "{:?} {outcomes:?}", state.kind());
+    }
+}
+
+#[test]
 fn numbers_have_the_apis_defaults() {
     assert_eq!(
         timing(),
