@@ -4,8 +4,13 @@ SHELL      := /bin/bash
 CARGO      ?= cargo
 SEEDS      ?= 2000
 SIM_FLAGS  := $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
-# Chosen by target and not by package, so that the dependencies' features, and with them what is built, stay the same.
-BED_TESTS  := $(patsubst crates/testbed/tests/%.rs,--test %,$(wildcard crates/testbed/tests/*.rs))
+# Tests are chosen by target and not by package, so that the features of what they stand on, and with them what is built, stay the
+# same.
+tests_of    = $(foreach crate,$(1),$(patsubst crates/$(crate)/tests/%.rs,%,$(wildcard crates/$(crate)/tests/*.rs)) \
+              $(patsubst crates/$(crate)/tests/%/main.rs,%,$(wildcard crates/$(crate)/tests/*/main.rs)))
+QUICK_TESTS := $(addprefix --test ,$(sort $(call tests_of,$(filter-out e2e sim testbed,$(notdir $(wildcard crates/*))))))
+BED_TESTS   := $(addprefix --test ,$(call tests_of,testbed))
+NODE_TESTS  := $(addprefix --test ,$(call tests_of,e2e))
 CASES      ?= 1000000
 FUZZED     := access checkpoint config images linux logs manifest objects pod runtime server volumes yaml
 # By their names, for not every test that draws its cases is about what comes from outside.
@@ -27,7 +32,7 @@ export KRABLET_BIN ?= $(CURDIR)/target/release/krablet
 BENCH_BEDS := $(if $(wildcard /dev/shm),/dev/shm/krablet,/var/tmp/krablet)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick-part release-part check lint rooms unit sim sim-tests fuzz e2e bench build docs clean tools ground
+.PHONY: help run test quick-part release-part cluster-part alone-part check lint rooms unit sim sim-tests fuzz e2e bench build docs clean tools ground
 
 help: ## list the chores
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,8 +65,7 @@ rooms: ## which crate may know which; what the pure ones must not touch
 	@$(CARGO) xtask rooms
 
 unit: ## unit tests of every crate
-	$(LINTED) $(TESTED) --lib --bins
-	$(LINTED) $(TESTED) --exclude krablet-e2e --exclude krablet-testbed --exclude krablet-sim --test '*'
+	$(LINTED) $(TESTED) --lib --bins $(QUICK_TESTS)
 
 sim: ## random schedules in the simulated world: SEEDS=100000, or SEED=n to replay one
 	$(CARGO) run --quiet --profile sim --package krablet-sim -- $(SIM_FLAGS)
@@ -72,9 +76,17 @@ sim-tests: ## that the simulation notices what is broken on purpose, and is the 
 fuzz: ## whatever reads what comes from outside, against random input: CASES=1000000
 	PROPTEST_CASES=$(CASES) $(CARGO) test --profile fuzz $(FUZZED:%=--package krablet-%) --lib --tests -- $(FUZZ_TESTS)
 
+# The nodes of a cluster mostly wait and leave half of two cores: those without one, and the virtual machine, go beside them.
 e2e: ground build ## end-to-end tests on a real containerd, and in a VM with systemd and cgroup v2
+	$(LINTED) $(TESTED) --no-run $(BED_TESTS) $(NODE_TESTS)
+	@$(MAKE) --no-print-directory -j2 cluster-part alone-part
+
+cluster-part:
+	$(LINTED) $(TESTED) --test cluster
+
+alone-part:
+	$(LINTED) $(TESTED) --test e2e
 	$(LINTED) $(TESTED) $(BED_TESTS)
-	$(LINTED) $(TESTED) --test e2e --test cluster
 
 bench: NEEDS = $(BED_NEEDS)
 bench: tools ground build ## krablet against the raw runtime, with the promises of SPECIFICATION.md; CLUSTER=1, SERVER=1: against the kubelet
