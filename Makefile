@@ -32,7 +32,7 @@ export KRABLET_BIN ?= $(CURDIR)/target/release/krablet
 BENCH_BEDS := $(if $(wildcard /dev/shm),/dev/shm/krablet,/var/tmp/krablet)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick-part release-part cluster-part alone-part check lint rooms unit sim sim-tests fuzz e2e bench build docs clean tools ground
+.PHONY: help run test quick-part release-part cluster-part alone-part check lint rooms unit sim sim-tests fuzz e2e bench order build docs clean tools ground
 
 help: ## list the chores
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,11 @@ alone-part:
 bench: NEEDS = $(BED_NEEDS)
 bench: tools ground build ## krablet against the raw runtime, with the promises of SPECIFICATION.md; CLUSTER=1, SERVER=1: against the kubelet
 	KRABLET_BEDS=$(BENCH_BEDS) $(CARGO) run --quiet --release --package krablet-bench -- $(if $(CLUSTER),--only cluster) $(if $(SERVER),--only server) $(BENCH)
+
+order: NEEDS = $(BED_NEEDS)
+order: tools ground ## which functions lie side by side in the binary: to be found out anew before a release
+	$(CARGO) rustc --release --package krablet --bin krablet -- -C strip=none
+	$(CARGO) run --quiet --profile sim --package krablet-bench -- --order crates/krablet/order.txt
 
 build: tools ## the release binary, target/release/krablet
 	$(CARGO) build --release --package krablet

@@ -1,25 +1,40 @@
-//! Where the linker can do it, functions that came out the same are kept once: what is not in the binary is not in
-//! memory.
+//! Where the linker can do it, functions that came out the same are kept once, and those that a quiet node uses lie side by
+//! side: what is not in the binary is not in memory, nor is what lies beside nothing that is used.
 
 use std::env::var;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const FOLD: &str = "-Wl,--icf=all";
+/// Beside this file; `make order` writes it.
+const ORDER: &str = "order.txt";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    if var("PROFILE").as_deref() == Ok("release") && linker_folds().is_some_and(|folds| folds) {
-        println!("cargo::rustc-link-arg-bins={FOLD}");
+    println!("cargo::rerun-if-changed={ORDER}");
+    if var("PROFILE").as_deref() != Ok("release") {
+        return;
+    }
+    let order = Path::new(&var("CARGO_MANIFEST_DIR").unwrap_or_default()).join(ORDER);
+    let wishes = [
+        "-Wl,--icf=all".to_owned(),
+        format!("-Wl,--symbol-ordering-file={}", order.display()),
+        "-Wl,--no-warn-symbol-ordering".to_owned(),
+    ];
+    if linker_can(&wishes).is_some_and(|can| can) {
+        for wish in wishes {
+            println!("cargo::rustc-link-arg-bins={wish}");
+        }
     }
 }
 
 /// Whoever links here, by default or by somebody's choice, is asked: an empty program is linked that way.
-fn linker_folds() -> Option<bool> {
+fn linker_can(wishes: &[String]) -> Option<bool> {
     let mut rustc = Command::new(var("RUSTC").ok()?);
-    rustc.args(["--crate-type=bin", "--edition=2024", "-", "-C"]);
-    rustc.arg(format!("link-arg={FOLD}"));
+    rustc.args(["--crate-type=bin", "--edition=2024", "-"]);
+    for wish in wishes {
+        rustc.arg("-C").arg(format!("link-arg={wish}"));
+    }
     rustc.arg("--target").arg(var("TARGET").ok()?);
     rustc
         .arg("-o")

@@ -21,6 +21,7 @@ mod report;
 mod scale;
 mod starts;
 mod stats;
+mod touched;
 mod watch;
 
 use anyhow::{Context, Result};
@@ -49,6 +50,13 @@ async fn main() -> Result<()> {
         println!("{USAGE}");
         return Ok(());
     };
+    if let Some(file) = &options.order {
+        return tokio::select! {
+            biased;
+            () = krablet_testbed::interrupted() => Ok(()),
+            written = cluster::order::write(file) => written,
+        };
+    }
     let mut rows: Vec<Row> = Vec::new();
     let mut failed = Ok(());
     for measure in MEASURES {

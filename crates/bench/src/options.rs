@@ -1,5 +1,7 @@
 //! What the bench is asked to do.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
 
 /// The measures, in the order they are taken.
@@ -21,6 +23,7 @@ const ON_DEMAND: [&str; 4] = [CLUSTER, CONTENT, SERVER, CROWD];
 
 pub const USAGE: &str = "\
 usage: krablet-bench [--quick] [--only MEASURE]... [--pods N] [--rounds N]
+       krablet-bench --order FILE
 
 Measures krablet against the raw CRI floor, on a container runtime of its own.
   --quick         fewer pods, fewer rounds, shorter idle times: for a first look
@@ -31,6 +34,8 @@ Measures krablet against the raw CRI floor, on a container runtime of its own.
                   real pods of an API server)
   --pods N        pods instead of 110 (of a crowd, instead of 500)
   --rounds N      how often floor and krablet are run in turn, instead of 3
+  --order FILE    measures nothing, and writes the functions that a quiet node uses to a file, in the
+                  order in which the linker is to put them; the binary has to have its symbols
 KRABLET_BIN names the binary to measure; target/release/krablet if it is not set.";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +51,8 @@ pub struct Options {
     pub simulated: usize,
     /// Pods of a node that has many.
     pub crowd: usize,
+    /// Where the order of functions is to be written.
+    pub order: Option<PathBuf>,
     only: Vec<String>,
 }
 
@@ -69,6 +76,7 @@ impl Options {
                 idle_seconds: 90,
                 simulated: 500,
                 crowd: 500,
+                order: None,
                 only: Vec::new(),
             },
             true => Self {
@@ -79,6 +87,7 @@ impl Options {
                 idle_seconds: 20,
                 simulated: 500,
                 crowd: 500,
+                order: None,
                 only: Vec::new(),
             },
         };
@@ -96,6 +105,7 @@ impl Options {
                     options.pods = value()?.parse()?;
                     options.crowd = options.pods;
                 }
+                "--order" => options.order = Some(value()?.into()),
                 "--rounds" => options.rounds = value()?.parse()?,
                 _ => bail!("unknown argument {argument}\n{USAGE}"),
             }
@@ -134,6 +144,9 @@ mod tests {
         assert_eq!((some.pods, some.rounds), (7, 1));
         assert!(parse("--only cluster").unwrap().unwrap().wants(CLUSTER));
         assert!(some.wants("idle") && some.wants("lone") && !some.wants("starts"));
+        assert_eq!(some.order, None);
+        let order = parse("--order a/b").unwrap().unwrap().order;
+        assert_eq!(order, Some("a/b".into()));
         assert_eq!(parse("--help").unwrap(), None);
         assert!(parse("--only nothing").is_err());
         assert!(parse("--pods").is_err());

@@ -148,6 +148,10 @@ impl Agent {
         self.process.rss()
     }
 
+    pub fn pid(&self) -> Result<u32> {
+        self.process.pid().context("the agent does not run")
+    }
+
     pub fn root_dir(&self) -> PathBuf {
         self.process.root_dir()
     }

@@ -10,6 +10,7 @@ pub mod crowd;
 mod followers;
 mod ground;
 mod link;
+pub mod order;
 mod ports;
 mod proxy;
 mod rows;

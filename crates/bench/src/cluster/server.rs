@@ -27,7 +27,7 @@ use crate::stats::Samples;
 const SUMMARY: &str = "/stats/summary";
 const CADVISOR: &str = "/metrics/cadvisor";
 /// What a monitoring system asks of a node.
-const ENDPOINTS: [&str; 5] = [
+pub const ENDPOINTS: [&str; 5] = [
     SUMMARY,
     CADVISOR,
     "/metrics",
@@ -224,7 +224,7 @@ async fn without_collecting(ground: &Ground, options: &Options) -> Result<f64> {
 }
 
 /// Whoever asks needs to show nothing, and believes whoever answers.
-fn api(dir: &Path, port: u16) -> Result<Arc<dyn Api>> {
+pub fn api(dir: &Path, port: u16) -> Result<Arc<dyn Api>> {
     let file = dir.join("door.kubeconfig");
     let server = format!("https://{}:{port}", link::NODE);
     let cluster = json!({"server": server, "insecure-skip-tls-verify": true});
@@ -306,16 +306,21 @@ impl Door<'_> {
     }
 
     async fn get(&self, path: &str) -> Result<Duration> {
-        let begun = Instant::now();
-        let call = Call::new(Verb::Get, path.to_owned());
-        let answer = self.api.call(call).await.with_context(|| path.to_owned())?;
-        ensure!(!answer.is_empty(), "{path} is empty");
-        Ok(begun.elapsed())
+        get(&*self.api, path).await
     }
 
     fn cpu(&self) -> Result<Duration> {
         Ok(self.agent.used(self.ground)?.cpu)
     }
+}
+
+/// How long an answer takes.
+pub async fn get(api: &dyn Api, path: &str) -> Result<Duration> {
+    let begun = Instant::now();
+    let call = Call::new(Verb::Get, path.to_owned());
+    let answer = api.call(call).await.with_context(|| path.to_owned())?;
+    ensure!(!answer.is_empty(), "{path} is empty");
+    Ok(begun.elapsed())
 }
 
 /// A pod with much to give, and its port.
