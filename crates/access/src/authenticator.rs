@@ -13,6 +13,8 @@ pub struct Credentials<'a> {
     pub chain: &'a [CertificateDer<'static>],
     /// The header `Authorization`.
     pub authorization: Option<&'a str>,
+    /// The token among the protocols of a WebSocket, or what is wrong with it.
+    pub offered: Result<Option<&'a str>, &'static str>,
     pub now: UnixTime,
 }
 
@@ -38,15 +40,21 @@ impl Authenticator {
                 }
             }
         }
-        if let Some(tokens) = &self.tokens
-            && let Some(token) = shown.authorization.and_then(bearer)
-        {
-            match tokens.review(token).await {
-                Ok(Some(user)) => return Ok(user.authenticated()),
-                Ok(None) => refused = true,
-                Err(why) => {
-                    tracing::error!(err = %why, "Unable to authenticate the request due to an error");
-                    refused = true;
+        if let Some(reviews) = &self.tokens {
+            let offered = shown.offered.unwrap_or_else(|why| {
+                tracing::info!(err = why, "A WebSocket was refused");
+                refused = true;
+                None
+            });
+            let header = shown.authorization.and_then(bearer);
+            for token in header.into_iter().chain(offered) {
+                match reviews.review(token).await {
+                    Ok(Some(user)) => return Ok(user.authenticated()),
+                    Ok(None) => refused = true,
+                    Err(why) => {
+                        tracing::error!(err = %why, "Unable to authenticate the request due to an error");
+                        refused = true;
+                    }
                 }
             }
         }

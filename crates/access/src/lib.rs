@@ -1,6 +1,7 @@
 //! Who may do what at the agent's HTTPS door.
 //!
-//! [`Authenticator`] says who somebody is: by a client certificate, by a token that the API server knows, or nobody in
+//! [`Authenticator`] says who somebody is: by a client certificate, by a token that the API server knows (of a header, or
+//! among the protocols of a WebSocket), or nobody in
 //! particular. [`Authorizer`] says whether he may: always, or as the API server decides. [`attributes`] is the table of
 //! what each path stands for. Without an answer of the API server nobody gets in, except by a verdict that was given a
 //! short time ago.
@@ -11,6 +12,7 @@ mod authorizer;
 mod certificates;
 #[cfg(test)]
 mod parrot;
+mod protocols;
 mod reviews;
 mod tokens;
 mod user;
@@ -22,6 +24,7 @@ pub use attributes::{Attributes, attributes};
 pub use authenticator::{Authenticator, Credentials};
 pub use authorizer::{Authorizer, SubjectReviews};
 pub use certificates::{AnyClient, ClientCertificates};
+pub use protocols::{offered_protocols, offered_token};
 pub use tokens::TokenReviews;
 pub use user::User;
 

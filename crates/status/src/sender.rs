@@ -242,10 +242,11 @@ impl Sender {
         let Some(target) = self.target(uid) else {
             return Urgency::Normal;
         };
+        let leaving = target.metadata.deletion_timestamp.is_some();
         let base = self.base(uid, &target).unwrap_or(target);
         match standing.finished {
             true => Urgency::Urgent,
-            false => status::urgency(base.status.as_ref(), &standing.status),
+            false => status::urgency(base.status.as_ref(), &standing.status, leaving),
         }
     }
 
@@ -357,7 +358,7 @@ impl Sender {
                 could_have_running_containers: self.deps.pods.could_have_running_containers(&uid),
                 priority: match urgency {
                     Urgency::Urgent => Priority::Urgent,
-                    Urgency::Normal | Urgency::Beginning | Urgency::Queued => Priority::Normal,
+                    _ => Priority::Normal,
                 },
                 now: (self.deps.clock)(),
                 uid,
@@ -375,12 +376,13 @@ impl Sender {
         settled.is_none_or(|s| s.api_uid != PodRef::of(target).uid)
     }
 
-    /// The object was found to be gone, and the watch has told nothing new of it since.
+    /// The object was found to be gone, and the watch has told nothing since that was not known then.
     fn is_gone(&self, uid: &PodUid, target: &Pod) -> bool {
         self.plan.settled(uid).is_some_and(|settled| {
+            let (version, known) = (resource_version(target), &*settled.resource_version);
             settled.gone
                 && settled.api_uid == PodRef::of(target).uid
-                && settled.resource_version == resource_version(target)
+                && (version == known || is_newer(version, known) == Some(false))
         })
     }
 
@@ -400,10 +402,11 @@ impl Sender {
                 let answer = (calls != Default::default()).then_some(object);
                 self.plan.settle(&job.uid, settled, answer)
             }
-            End::Gone => {
+            End::Gone { known } => {
                 debug!(pod = %target, podUID = %job.uid, "Pod is no longer at the API server");
+                let object = known.as_ref().unwrap_or(&job.target);
                 self.plan
-                    .settle(&job.uid, settled(&job.target, true, false), None);
+                    .settle(&job.uid, settled(object, true, false), None);
                 None
             }
             End::Failed {

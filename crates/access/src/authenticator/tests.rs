@@ -109,6 +109,7 @@ fn shown<'a>(chain: &'a [CertificateDer<'static>], header: Option<&'a str>) -> C
     Credentials {
         chain,
         authorization: header,
+        offered: Ok(None),
         now: UnixTime::since_unix_epoch(Duration::from_secs(
             jiff::civil::date(2026, 1, 1)
                 .to_zoned(jiff::tz::TimeZone::UTC)
@@ -171,6 +172,21 @@ async fn each_way_in() {
     for (number, (chain, header, expected)) in cases.into_iter().enumerate() {
         let found = door.authenticate(shown(chain, header)).await;
         assert_eq!(text(found), expected, "case {number}");
+    }
+    let offers = [
+        (None, Ok(Some("good")), prom),
+        (None, Ok(Some("bad")), "Unauthorized"),
+        (None, Err("two"), "Unauthorized"),
+        (Some("Bearer bad"), Ok(Some("good")), prom),
+        (Some("Bearer good"), Err("two"), prom),
+    ];
+    for (header, offered, expected) in offers {
+        let shown = Credentials {
+            offered,
+            ..shown(none, header)
+        };
+        let found = door.authenticate(shown).await;
+        assert_eq!(text(found), expected, "{header:?} {offered:?}");
     }
     door.anonymous = false;
     assert_eq!(

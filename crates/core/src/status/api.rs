@@ -200,13 +200,19 @@ pub enum Urgency {
     /// Others wait for this change: the pod becomes ready or unready, or it is over.
     Urgent,
     Normal,
-    /// The pod is on its way up and nothing of it has run or failed: soon there is more to tell.
+    /// The pod is on its way up, and nothing of it has ended or failed: soon there is more to tell.
     Beginning,
+    /// All of a pod that is to go has ended: soon there is the last word to say of it.
+    Ending,
     /// There is nothing of the pod yet: it waits for its turn behind others.
     Queued,
 }
 
-pub fn urgency(api: Option<&PodStatus>, ours: &PodStatus) -> Urgency {
+/// `leaving`: the pod is to be deleted.
+pub fn urgency(api: Option<&PodStatus>, ours: &PodStatus, leaving: bool) -> Urgency {
+    if leaving && !runs(ours) {
+        return Urgency::Ending;
+    }
     let ready = |status: &PodStatus| condition(status, READY).is_some_and(|c| c.status == "True");
     let was_ready = api.is_some_and(ready);
     let was_over = api.is_some_and(is_terminal);
@@ -214,11 +220,42 @@ pub fn urgency(api: Option<&PodStatus>, ours: &PodStatus) -> Urgency {
         return Urgency::Urgent;
     }
     let made = condition(ours, READY_TO_START).is_some_and(|c| c.status == "True");
-    match api.is_none_or(has_only_begun) && has_only_begun(ours) {
-        true if made => Urgency::Beginning,
-        true => Urgency::Queued,
-        false => Urgency::Normal,
+    match api.is_none_or(has_only_begun) {
+        true if has_only_begun(ours) && !made => Urgency::Queued,
+        true if has_only_begun(ours) || comes_up(ours) => Urgency::Beginning,
+        _ => Urgency::Normal,
     }
+}
+
+fn lists(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    lists.into_iter().flatten().flatten()
+}
+
+fn is_running(container: &ContainerStatus) -> bool {
+    let state = container.state.as_ref();
+    state.is_some_and(|state| state.running.is_some())
+}
+
+fn is_new(container: &ContainerStatus) -> bool {
+    let last = container.last_state.as_ref();
+    container.restart_count == 0 && last.is_none_or(|last| last.terminated.is_none())
+}
+
+fn runs(status: &PodStatus) -> bool {
+    lists(status).any(is_running)
+}
+
+/// All of it runs for the first time; whether it is ready is to be seen.
+fn comes_up(status: &PodStatus) -> bool {
+    let containers = status.container_statuses.iter().flatten();
+    phase_of(status) == "Running"
+        && status.container_statuses.is_some()
+        && containers.clone().all(|c| is_running(c) && is_new(c))
 }
 
 fn has_only_begun(status: &PodStatus) -> bool {
@@ -226,21 +263,11 @@ fn has_only_begun(status: &PodStatus) -> bool {
     let begins = |container: &ContainerStatus| {
         let waiting = container.state.as_ref().map(|state| state.waiting.as_ref());
         let reason = waiting.map(|waiting| waiting.and_then(|w| w.reason.as_deref()));
-        let new = container.restart_count == 0
-            && container
-                .last_state
-                .as_ref()
-                .is_none_or(|last| last.terminated.is_none());
-        new && reason.is_none_or(|r| r.is_some_and(|r| BEGINNINGS.contains(&r)))
+        is_new(container) && reason.is_none_or(|r| r.is_some_and(|r| BEGINNINGS.contains(&r)))
     };
-    let lists = [
-        &status.init_container_statuses,
-        &status.container_statuses,
-        &status.ephemeral_container_statuses,
-    ];
     matches!(phase_of(status), "" | "Pending")
         && status.reason.is_none()
-        && lists.into_iter().flatten().flatten().all(begins)
+        && lists(status).all(begins)
 }
 
 /// The pod's object has nothing left to wait for: deletion was asked for, the API server has heard

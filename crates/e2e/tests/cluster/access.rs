@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use krablet_e2e::cluster_stage::Joining;
 use krablet_e2e::{LONG, Member};
 use krablet_net::trust::AnyCertificate;
@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::server_more::address;
 
@@ -29,7 +30,7 @@ const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 /// One who knocks, and what he has to show.
-struct Guest {
+pub(crate) struct Guest {
     tls: Arc<ClientConfig>,
     header: String,
 }
@@ -43,8 +44,20 @@ impl Guest {
         Self::showing(None, format!("Authorization: Bearer {token}\r\n"))
     }
 
+    /// As a WebSocket in a browser shows its token.
+    fn protocol(token: &str) -> Self {
+        let token = BASE64_URL_SAFE_NO_PAD.encode(token);
+        Self::showing(
+            None,
+            format!(
+                "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: \
+                 v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.{token}\r\n"
+            ),
+        )
+    }
+
     /// The pair that a kubeconfig of this user would have in it.
-    fn certificate(node: &Member, user: User) -> Self {
+    pub(crate) fn certificate(node: &Member, user: User) -> Self {
         let wish = Kubeconfig {
             user,
             ..Kubeconfig::default()
@@ -84,29 +97,33 @@ impl Guest {
 }
 
 /// A user of that name in the group that may do everything.
-fn master(name: &str) -> ClientCertificate {
+pub(crate) fn master(name: &str) -> ClientCertificate {
     ClientCertificate::new(name, "system:masters")
 }
 
 /// Where a node listens. To be found out while there is an API server.
-struct Door {
+pub(crate) struct Door {
     host: String,
     port: u16,
 }
 
 impl Door {
-    async fn of(node: &Member) -> Self {
+    pub(crate) async fn of(node: &Member) -> Self {
         let (host, port) = address(node).await;
         Self { host, port }
+    }
+
+    pub(crate) async fn connect(&self, guest: &Guest) -> TlsStream<TcpStream> {
+        let stream = TcpStream::connect((&*self.host, self.port)).await.unwrap();
+        let name = ServerName::try_from("node").unwrap();
+        let connector = TlsConnector::from(guest.tls.clone());
+        connector.connect(name, stream).await.unwrap()
     }
 
     /// The code and the text of the answer to a question such as `GET /pods`, on a connection of its own.
     async fn ask(&self, guest: &Guest, question: &str) -> (u16, String) {
         let answer = tokio::time::timeout(LONG, async {
-            let stream = TcpStream::connect((&*self.host, self.port)).await.unwrap();
-            let name = ServerName::try_from("node").unwrap();
-            let connector = TlsConnector::from(guest.tls.clone());
-            let mut stream = connector.connect(name, stream).await.unwrap();
+            let mut stream = self.connect(guest).await;
             let request = format!(
                 "{question} HTTP/1.1\r\nHost: node\r\nContent-Length: 0\r\nConnection: close\r\n{}\r\n",
                 guest.header
@@ -124,7 +141,7 @@ impl Door {
     }
 
     /// Waits until that is the answer; others before it are none that were wrong, only old.
-    async fn becomes(&self, node: &Member, guest: &Guest, question: &str, code: u16) {
+    pub(crate) async fn becomes(&self, node: &Member, guest: &Guest, question: &str, code: u16) {
         let what = format!("{question} is answered with {code}");
         node.wait("door", &what, async || {
             match self.ask(guest, question).await {
@@ -188,7 +205,7 @@ async fn account(node: &Member, name: &str, rights: &[(&str, &str)]) {
 }
 
 /// As `kubectl create token` asks for one; for the API server if `audiences` is null.
-async fn token(node: &Member, account: &str, audiences: Value) -> Guest {
+async fn token(node: &Member, account: &str, audiences: Value) -> String {
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -196,13 +213,13 @@ async fn token(node: &Member, account: &str, audiences: Value) -> Guest {
     });
     let path = format!("{ACCOUNTS}/{account}/token");
     let answer = node.plane.create(&path, &request).await.unwrap();
-    Guest::token(answer["status"]["token"].as_str().unwrap())
+    answer["status"]["token"].as_str().unwrap().to_owned()
 }
 
 /// An account with these rights and its token.
 async fn holder(node: &Member, name: &str, rights: &[(&str, &str)]) -> Guest {
     account(node, name, rights).await;
-    token(node, name, Value::Null).await
+    Guest::token(&token(node, name, Value::Null).await)
 }
 
 const QUESTIONS: [&str; 6] = [
@@ -234,6 +251,7 @@ pub async fn who_gets_in(node: &Member) {
     let plain = ClientCertificate::new("door-plain", "");
     let all = holder(node, "door-all", &everything).await;
     let vault = token(node, "door-all", json!(["vault"])).await;
+    let all_again = token(node, "door-all", Value::Null).await;
     let metrics = holder(node, "door-metrics", &[("get", "metrics")]).await;
     let pods = holder(node, "door-pods", &[("get", "pods")]).await;
     let proxy = holder(node, "door-proxy", &[("get", "proxy")]).await;
@@ -258,7 +276,8 @@ pub async fn who_gets_in(node: &Member) {
             Guest::token("door.all.token"),
             [401; 6],
         ),
-        ("a token for somebody else", vault, [401; 6]),
+        ("a token for somebody else", Guest::token(&vault), [401; 6]),
+        ("the same by a WebSocket", Guest::protocol(&vault), [401; 6]),
         (
             "a certificate",
             certificate(User::Certificate(plain)),
@@ -269,6 +288,7 @@ pub async fn who_gets_in(node: &Member) {
         ("for pods", pods, [403, 200, 403, 403, 403, 403]),
         ("for reading", proxy, [403, 200, 200, 403, 403, 404]),
         ("a token for all", all, ALL),
+        ("by a WebSocket", Guest::protocol(&all_again), ALL),
         ("a certificate for all", own, ALL),
     ];
     for (who, guest, codes) in &cases {

@@ -203,6 +203,16 @@ async fn audits(node: &Member) -> Result<u64, String> {
     count.ok_or_else(|| "no count".to_owned())
 }
 
+/// For how long the runtime has owed the answer that it has owed for longest, in seconds.
+async fn oldest_call(node: &Member) -> Result<f64, String> {
+    let text = node.stage.krablet.metrics().await;
+    let text = text.map_err(|e| format!("{e:#}"))?;
+    let name = "krablet_runtime_operation_in_flight_age_seconds{";
+    let lines = text.lines().filter(|line| line.starts_with(name));
+    let ages = lines.filter_map(|line| line.rsplit(' ').next()?.parse().ok());
+    Ok(ages.fold(0.0, f64::max))
+}
+
 /// Since when the node is ready.
 fn ready_since(node: &Node) -> Timestamp {
     let ready = condition(node, "Ready").unwrap();
@@ -226,6 +236,15 @@ pub async fn one_pod_is_no_reason(main: &Member) {
     })
     .await;
     node.delete("bad").await;
+    node.wait(
+        "node",
+        "tells of a call that hangs",
+        async || match oldest_call(&node).await? {
+            age if age > 2.0 => Ok(()),
+            age => Err(format!("{age} s")),
+        },
+    )
+    .await;
     let before = audits(&node).await.unwrap();
     for name in ["good-one", "good-two"] {
         node.run(&single(name, tool("main", &["hold"]))).await;

@@ -45,19 +45,22 @@ async fn with_input(node: &Member, arguments: &[&str], input: &str) -> Result<St
 }
 
 pub async fn logs(node: &Member) {
-    let script = "for n in 1 2 3; do echo line $n; done; echo oops >&2; exec tail -f /dev/null";
+    // The runtime writes a line as long as that in several parts.
+    let script = "for n in 1 2 3; do echo line $n; done; echo oops >&2; \
+                  head -c 40000 /dev/zero | tr '\\0' x; echo; exec tail -f /dev/null";
+    let long = "x".repeat(40_000) + "\n";
     node.run(&single("logs", shell("main", script))).await;
     node.wait("logs", "everything is there", async || {
         let all = node.plane.kubectl(&["logs", "logs"]).await;
         let all = all.map_err(|e| format!("{e:#}"))?;
-        match all.contains("line 3") && all.contains("oops") {
+        match all.contains("line 3") && all.contains("oops") && all.contains(&long) {
             true => Ok(()),
-            false => Err(all),
+            false => Err(format!("{} bytes: {all:.200}", all.len())),
         }
     })
     .await;
     let all = node.kubectl(&["logs", "logs"]).await;
-    assert_eq!(all.lines().count(), 4, "{all}");
+    assert_eq!(all.lines().count(), 5, "{all}");
     let last = node.kubectl(&["logs", "logs", "--tail=1"]).await;
     assert_eq!(last.lines().count(), 1, "{last}");
     let stamped = node.kubectl(&["logs", "logs", "--timestamps"]).await;
@@ -123,6 +126,13 @@ pub async fn commands(node: &Member) {
         .kubectl(&["exec", "commands", "-c", "other", "--", "true"])
         .await;
     assert!(wrong.is_err());
+    let exec = ["exec", "-i", "commands", "--", "sh", "-c", "cat; exit 5"];
+    let mut older = kubectl_command(node, &[], &exec);
+    older
+        .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
+        .stdin(Stdio::null());
+    let code = older.output().await.unwrap().status.code();
+    assert_eq!(code, Some(5), "a client that speaks SPDY");
 
     // What is attached to is the container's own process: it says what it is told, and so does its log.
     with_input(node, &["attach", "-i", "commands"], "hello\n")
@@ -157,19 +167,47 @@ async fn copies(node: &Member) {
 pub async fn ports(node: &Member) {
     node.run(&single("ports", tool("main", &["http", "-port", "8080"])))
         .await;
-    let mut child = spawn_kubectl(node, &["port-forward", "pod/ports", ":8080"], Stdio::null());
+    // As kubectl does by itself, and as older ones do.
+    for sockets in ["true", "false"] {
+        forwarded(node, sockets).await;
+    }
+    node.end("ports").await;
+}
+
+/// Two ports, one of which nobody listens on: the other does not suffer from it.
+async fn forwarded(node: &Member, sockets: &str) {
+    let mut command = kubectl_command(node, &[], &["port-forward", "pod/ports", ":8080", ":8081"]);
+    command
+        .env("KUBECTL_PORT_FORWARD_WEBSOCKETS", sockets)
+        .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", sockets)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let first = lines.next_line().await.unwrap().unwrap();
-    let address = first.split(" -> ").next().unwrap();
-    let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
-    for _ in 0..3 {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        let asked = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-        stream.write_all(asked).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
+    let mut place = async |there: &str| loop {
+        let line = lines.next_line().await.unwrap().unwrap();
+        let (here, remote) = line.split_once(" -> ").unwrap();
+        if here.contains("127.0.0.1") && remote == there {
+            let (_, port) = here.rsplit_once(':').unwrap();
+            return port.parse::<u16>().unwrap();
+        }
+    };
+    let (open, shut) = (place("8080").await, place("8081").await);
+    let asked = (0..8).map(|_| page(open));
+    for answer in futures::future::join_all(asked).await {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
+    assert_eq!(page(shut).await, "");
     child.kill().await.unwrap();
-    node.end("ports").await;
+}
+
+/// What comes from there until it ends.
+async fn page(port: u16) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let asked = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    // Where nobody listens, the connection may have ended by now.
+    let _ = stream.write_all(asked).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
 }

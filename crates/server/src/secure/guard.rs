@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
-use krablet_access::{Attributes, Credentials, Denied, attributes};
+use krablet_access::{Attributes, Credentials, Denied, attributes, offered_token};
 use rustls::pki_types::{CertificateDer, UnixTime};
 
 use super::SharedDoor;
@@ -35,6 +35,7 @@ pub(super) async fn guard(
 struct Asker {
     peer: PeerCertificates,
     authorization: Option<HeaderValue>,
+    offered: Result<Option<String>, &'static str>,
     wanted: Attributes,
 }
 
@@ -44,6 +45,7 @@ impl Asker {
         Self {
             peer: peer.unwrap_or_default(),
             authorization: request.headers().get(header::AUTHORIZATION).cloned(),
+            offered: offered_token(request.headers()),
             wanted: attributes(request.method(), request.uri().path()),
         }
     }
@@ -56,6 +58,11 @@ impl Asker {
         let shown = Credentials {
             chain: &self.peer.0,
             authorization: header.and_then(|h| h.to_str().ok()),
+            offered: self
+                .offered
+                .as_ref()
+                .map(Option::as_deref)
+                .map_err(|why| *why),
             now: UnixTime::since_unix_epoch(since_epoch),
         };
         let user = access.authenticator.authenticate(shown).await?;

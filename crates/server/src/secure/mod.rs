@@ -19,7 +19,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, any, get, post};
+use http::{StatusCode, Uri, header};
 use krablet_access::{Authenticator, Authorizer};
 use krablet_cri::{RuntimeService, StreamingService};
 use krablet_logs::LogWatch;
@@ -131,7 +133,7 @@ fn router(door: &SharedDoor) -> Router {
     let router = debug
         .with_state(door.clone())
         .merge(open.routes())
-        .fallback(answers::not_found)
+        .fallback(nowhere)
         .layer(guarded);
     let pages = Pages {
         debugging: parts.debugging,
@@ -184,6 +186,17 @@ const DEBUG_ROUTES: &[Route] = &[
     ("/debug/pprof/", || get(pprof::index)),
     ("/debug/pprof/{*name}", || get(pprof::page)),
 ];
+
+/// What is asked for without the slash at its end is there with it, as the kubelet says.
+async fn nowhere(uri: Uri) -> Response {
+    const DIRECTORIES: [&str; 3] = ["/logs", "/runningpods", "/debug/pprof"];
+    if !DIRECTORIES.contains(&uri.path()) {
+        return answers::not_found().await;
+    }
+    let query = uri.query().map(|query| format!("?{query}"));
+    let place = format!("{}/{}", uri.path(), query.unwrap_or_default());
+    (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, place)]).into_response()
+}
 
 /// Every path there is at this door.
 fn all_paths() -> impl Iterator<Item = &'static str> {

@@ -7,8 +7,10 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
+use http::uri::Scheme;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
+use krablet_access::offered_protocols;
 use krablet_cri::{Code, Error, v1};
 use krablet_pod::ContainerId;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -212,6 +214,11 @@ impl Streams {
         place: OwnedSemaphorePermit,
     ) -> Result<Response, String> {
         let target: Uri = url.parse().map_err(|_| "the runtime's URL is none")?;
+        if let Some(scheme) = target.scheme().filter(|s| **s != Scheme::HTTP) {
+            return Err(format!(
+                "the runtime serves its streams by {scheme}, and has to by http: turn off TLS streaming there"
+            ));
+        }
         let host = target.authority().ok_or("the runtime's URL has no host")?;
         let (name, port) = (host.host(), host.port_u16().unwrap_or(80));
         let name = name.trim_matches(['[', ']']);
@@ -312,9 +319,12 @@ fn outgoing(request: &Request, target: &Uri) -> Result<http::Request<Body>, Stri
     for (name, value) in request.headers() {
         let streams = name.as_str().starts_with("x-stream-protocol-version")
             || name.as_str().starts_with("sec-websocket-");
-        if KEPT.contains(name) || streams {
+        if (KEPT.contains(name) || streams) && *name != header::SEC_WEBSOCKET_PROTOCOL {
             asked = asked.header(name, value);
         }
+    }
+    if let Some(protocols) = offered_protocols(request.headers()) {
+        asked = asked.header(header::SEC_WEBSOCKET_PROTOCOL, protocols);
     }
     asked.body(Body::empty()).map_err(|e| e.to_string())
 }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
@@ -149,6 +151,8 @@ fn door_with(debugging: bool, shape: impl FnOnce(&mut SecureParts)) -> Router {
 #[derive(Default)]
 struct Shown {
     token: Option<String>,
+    /// A token among the protocols of a WebSocket.
+    offered: Option<String>,
     certificates: PeerCertificates,
 }
 
@@ -164,6 +168,14 @@ async fn ask_as(router: &Router, method: &Method, path: &str, shown: &Shown) -> 
     let mut request = Request::builder().method(method).uri(path);
     if let Some(token) = &shown.token {
         request = request.header("Authorization", format!("Bearer {token}"));
+    }
+    if let Some(token) = &shown.offered {
+        let token = URL_SAFE_NO_PAD.encode(token);
+        let protocols = format!("v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.{token}");
+        request = request
+            .header("Connection", "Upgrade")
+            .header("Upgrade", "websocket")
+            .header("Sec-WebSocket-Protocol", protocols);
     }
     let request = request.extension(shown.certificates.clone());
     let request = request.body(Body::empty()).unwrap();
@@ -256,7 +268,7 @@ async fn what_those_find_who_may() {
         ("GET", "/healthz/ping", 200, "ok"),
         ("GET", "/healthz/other", 404, "404 page not found\n"),
         ("GET", "/logs/none", 404, "404 page not found\n"),
-        ("GET", "/logs", 404, "404 page not found\n"),
+        ("GET", "/logs", 307, ""),
         ("GET", "/logs/../configz", 404, "404 page not found\n"),
         (
             "GET",

@@ -36,8 +36,9 @@ pub(super) struct Job {
 pub(super) enum End {
     /// The API server has the status. The object is as it is known now.
     Told { object: Arc<Pod>, held_back: bool },
-    /// The object is gone, or another pod has its name.
-    Gone,
+    /// The object is gone, or another pod has its name. What our own last write had left, if there was one: the watch
+    /// has yet to tell of that, and then of the end.
+    Gone { known: Option<Arc<Pod>> },
     Failed {
         error: ApiError,
         trouble: Trouble,
@@ -102,7 +103,7 @@ async fn tell_object(
 ) -> Result<End, End> {
     let target = PodRef::of(&job.target);
     if PodRef::of(&object).uid != target.uid {
-        return Ok(End::Gone);
+        return Ok(End::Gone { known: None });
     }
     let inputs = MergeInputs {
         api_pod: &object,
@@ -121,14 +122,16 @@ async fn tell_object(
         object = send(kube, job, &patch, merged).await?;
         // The server checks the UID itself; what it answers is another pod's only if it did not.
         if PodRef::of(&object).uid != target.uid {
-            return Ok(End::Gone);
+            return Ok(End::Gone { known: None });
         }
     }
     if status::can_be_deleted(&object, job.standing.finished) {
         calls.deletes += 1;
         let deleted = delete(kube, &target, job.priority).await;
         deleted.map_err(|e| refused(e, false, Some(object.clone())))?;
-        return Ok(End::Gone);
+        return Ok(End::Gone {
+            known: Some(object),
+        });
     }
     Ok(End::Told { object, held_back })
 }
@@ -215,7 +218,7 @@ async fn delete(kube: &Kube, pod: &PodRef, priority: Priority) -> Result<(), Api
 
 fn refused(error: ApiError, unsure: bool, answer: Option<Arc<Pod>>) -> End {
     if error.is_not_found() {
-        return End::Gone;
+        return End::Gone { known: None };
     }
     let trouble = match &error {
         ApiError::Connection(_) | ApiError::Tls(_) | ApiError::Credentials(_) => Trouble::Away,

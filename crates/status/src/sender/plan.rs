@@ -16,6 +16,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// A pod that only begins is told of after so long, unless it has come further by then: most pods run
 /// within it, and one write says it all.
 const BEGINNING: Duration = Duration::from_secs(1);
+/// One that is to go and has ended, after so long: by then it is gone as a rule, and one write says that, too.
+const ENDING: Duration = Duration::from_secs(1);
 /// One that others go before, after so long.
 const QUEUED: Duration = Duration::from_secs(10);
 
@@ -59,6 +61,7 @@ impl Pending {
         match self.urgency {
             Urgency::Urgent | Urgency::Normal => self.since,
             Urgency::Beginning => self.since + BEGINNING,
+            Urgency::Ending => self.since + ENDING,
             Urgency::Queued => self.since + QUEUED,
         }
     }

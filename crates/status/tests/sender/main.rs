@@ -485,6 +485,37 @@ async fn an_ended_pod_is_deleted_after_its_last_status() {
     assert_eq!(bench.server.object("a"), None);
 }
 
+/// The watch tells of the last write after the object is gone, and of that later still.
+#[tokio::test(start_paused = true)]
+async fn the_echo_of_the_last_write_asks_for_nothing() {
+    let bench = Bench::new();
+    let pod = bench.bind("a");
+    bench.say(&pod, "Running", true);
+    bench.all_told().await;
+    bench.server.change("a", |object| {
+        object["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z");
+    });
+    bench.watch("a");
+    let mut object = bench.server.object("a").unwrap();
+    let version: u64 =
+        serde_json::from_value::<String>(object["metadata"]["resourceVersion"].clone())
+            .unwrap()
+            .parse()
+            .unwrap();
+    bench.store.terminate(&pod, Timestamp::UNIX_EPOCH);
+    bench.all_told().await;
+    assert_eq!(bench.calls(), ["PATCH a", "PATCH a", "DELETE a"]);
+    // The second of these, and then a write of somebody else: the object may be there after all.
+    for (write, calls) in [(1, &[][..]), (2, &["PATCH a"])] {
+        object["metadata"]["resourceVersion"] = json!((version + write).to_string());
+        let shown: Pod = serde_json::from_value(object.clone()).unwrap();
+        bench.know(|known| drop(known.pods.insert("a".into(), Arc::new(shown))));
+        bench.handle.reconcile(&"a".into());
+        bench.settle().await;
+        assert_eq!(bench.calls(), calls, "{write}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn deletion_asked_for_after_the_end_is_done_at_once_and_tried_again() {
     let bench = Bench::new();

@@ -343,7 +343,7 @@ fn ready_and_over_are_urgent() {
             ",
         )
         .map(|(api, ours, expected)| {
-            let got = urgency(Some(&status(api, 1)), &status(ours, 2));
+            let got = urgency(Some(&status(api, 1)), &status(ours, 2), false);
             (format!("{api} | {ours}"), expected, format!("{got:?}"))
         }),
     );
@@ -354,7 +354,7 @@ fn ready_and_over_are_urgent() {
         ("Running Ready=True", Urgency::Urgent),
         ("Failed", Urgency::Urgent),
     ] {
-        assert_eq!(urgency(None, &status(ours, 2)), expected, "{ours}");
+        assert_eq!(urgency(None, &status(ours, 2), false), expected, "{ours}");
     }
 }
 
@@ -400,7 +400,7 @@ fn a_pod_has_only_begun_until_something_ran_or_failed() {
         let sandbox = json!([{"type": "PodReadyToStartContainers", "status": "True"}]);
         let mut status = json!({"phase": "Pending", "conditions": sandbox, list: [container]});
         let begun: PodStatus = serde_json::from_value(status.clone()).unwrap();
-        assert_eq!(urgency(None, &begun), expected, "{list} {text}");
+        assert_eq!(urgency(None, &begun, false), expected, "{list} {text}");
         // Without a sandbox nothing has begun; what has failed is told all the same.
         status["conditions"] = json!([]);
         let queued = serde_json::from_value(status).unwrap();
@@ -408,14 +408,55 @@ fn a_pod_has_only_begun_until_something_ran_or_failed() {
             Urgency::Beginning => Urgency::Queued,
             other => other,
         };
-        assert_eq!(urgency(None, &queued), expected, "{list} {text}");
+        assert_eq!(urgency(None, &queued, false), expected, "{list} {text}");
     }
     let refused = PodStatus {
         phase: Some("Pending".into()),
         reason: Some("UnexpectedAdmissionError".into()),
         ..PodStatus::default()
     };
-    assert_eq!(urgency(None, &refused), Urgency::Normal);
+    assert_eq!(urgency(None, &refused, false), Urgency::Normal);
+}
+
+#[test]
+fn who_comes_up_or_goes_has_more_to_say_soon() {
+    let running = json!({"running": {}});
+    let ended = json!({"terminated": {"exitCode": 0}});
+    let with = |ready: &str, state: &serde_json::Value, restarts: u32| -> PodStatus {
+        let container = json!({
+            "name": "c", "image": "", "imageID": "", "ready": false, "state": state, "restartCount": restarts,
+        });
+        let conditions = json!([{"type": "Ready", "status": ready}]);
+        let status =
+            json!({"phase": "Running", "conditions": conditions, "containerStatuses": [container]});
+        serde_json::from_value(status).unwrap()
+    };
+    let fresh = status("Pending Ready=False", 1);
+    let up = with("True", &running, 0);
+    for (api, ours, leaving, expected) in [
+        (
+            &fresh,
+            with("False", &running, 0),
+            false,
+            Urgency::Beginning,
+        ),
+        (&fresh, with("False", &running, 1), false, Urgency::Normal),
+        (&fresh, with("False", &ended, 0), false, Urgency::Normal),
+        (&fresh, with("True", &running, 0), false, Urgency::Urgent),
+        (&up, with("False", &running, 0), false, Urgency::Urgent),
+        (&up, with("False", &running, 0), true, Urgency::Urgent),
+        (&up, with("False", &ended, 0), false, Urgency::Urgent),
+        (&up, with("False", &ended, 0), true, Urgency::Ending),
+        (
+            &fresh,
+            status("Pending Ready=False", 2),
+            true,
+            Urgency::Ending,
+        ),
+    ] {
+        let got = urgency(Some(api), &ours, leaving);
+        assert_eq!(got, expected, "{ours:?} {leaving}");
+    }
 }
 
 /// What is empty and says nothing is left out, what is empty and says something is not.

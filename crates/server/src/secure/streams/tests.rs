@@ -232,8 +232,8 @@ proptest! {
     #[test]
     fn nothing_but_the_handshake_is_passed_on(
         lines in proptest::collection::vec(
-            ("(connection|upgrade|authorization|cookie|host|sec-websocket-[a-z]{1,8}|x-stream-protocol-version|x-[a-z]{1,6})",
-             "(upgrade|Upgrade, close|SPDY/3\\.1|websocket|13|[ -~]{0,30})"),
+            ("(connection|upgrade|authorization|cookie|host|sec-websocket-(protocol|[a-z]{1,8})|x-stream-protocol-version|x-[a-z]{1,6})",
+             "(upgrade|Upgrade, close|SPDY/3\\.1|websocket|13|[ -~]{0,30}|v5,? ?base64url\\.bearer\\.authorization\\.k8s\\.io\\.[A-Za-z0-9]{0,4})"),
             0..12,
         ),
     ) {
@@ -246,8 +246,11 @@ proptest! {
         let _ = wanted_upgrade(request.headers());
         let target = "http://127.0.0.1:4321/exec/token".parse().unwrap();
         let asked = outgoing(&request, &target).unwrap();
-        for name in asked.headers().keys() {
+        for (name, value) in asked.headers() {
             let name = name.as_str();
+            let protocols = value.to_str().unwrap().split(',');
+            let tokens = protocols.filter(|p| p.trim().starts_with("base64url.bearer.")).count();
+            prop_assert!(name != "sec-websocket-protocol" || tokens == 0, "{value:?}");
             let known = ["connection", "upgrade", "host", "x-stream-protocol-version"].contains(&name);
             prop_assert!(known || name.starts_with("sec-websocket-"), "{name}");
         }

@@ -15,7 +15,7 @@ const METHOD: &str = "(GET|GET|POST|POST|PUT|DELETE|PATCH|HEAD|OPTIONS|[A-Z]{1,8
 /// Half of them lead somewhere.
 const PATH: &str = "(/(containerLogs|exec|attach|run|checkpoint)/ns/p(/u)?/c\
     |/portForward/ns/p(/u)?|/logs/(syslog|container\\.log)?|/stats/summary|/metrics/cadvisor\
-    |(/(pods|logs|exec|attach|run|portForward|containerLogs|checkpoint|debug|flags|v|pprof|healthz|metrics|stats|configz\
+    |(/(pods|logs|exec|attach|run|portForward|containerLogs|checkpoint|debug|flags|v|pprof|healthz|metrics|stats|configz|flagz|statusz|runningpods\
     |ns|p|c|u|%2e%2e|%00|%ff|\\.\\.|[a-zA-Z0-9._~%-]{0,6})){1,6}/?)";
 
 /// One part of a query, with numbers as large as they come.
@@ -26,7 +26,7 @@ const ASKED: &str = "(follow|previous|timestamps|tail|tailLines|limitBytes|since
 struct Asked {
     method: Method,
     uri: http::Uri,
-    upgrade: bool,
+    upgrade: Option<&'static str>,
 }
 
 /// The code of the answer, and whether all of it could be had if it had an end.
@@ -34,10 +34,12 @@ async fn answered(router: &Router, asked: &Asked, token: Option<&str>) -> (u16, 
     let mut request = Request::builder()
         .method(&asked.method)
         .uri(asked.uri.clone());
-    if asked.upgrade {
+    if let Some(upgrade) = asked.upgrade {
         request = request
             .header(header::CONNECTION, "Upgrade")
-            .header(header::UPGRADE, "SPDY/3.1");
+            .header(header::UPGRADE, upgrade)
+            .header(header::SEC_WEBSOCKET_KEY, "dGhlIHNhbXBsZSBub25jZQ==")
+            .header(header::SEC_WEBSOCKET_VERSION, "13");
     }
     if let Some(token) = token {
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
@@ -57,7 +59,7 @@ fn any_request_is_answered() {
         method in METHOD,
         path in PATH,
         query in proptest::collection::vec(ASKED, 0..4),
-        upgrade in proptest::bool::ANY,
+        upgrade in proptest::sample::select(vec![None, Some("SPDY/3.1"), Some("websocket")]),
         split_logs in proptest::bool::ANY,
     )| {
         let Ok(uri) = format!("{path}?{}", query.join("&")).parse::<http::Uri>() else {

@@ -126,7 +126,9 @@ const NOWHERE: &[(&str, &str, &str, &str)] = &[
     ("/", "", "proxy", "* 404"),
     ("/unknown", "", "proxy", "* 404"),
     ("/debug/", "", "proxy", "* 404"),
-    ("/logs", "", "log", "* 404"),
+    ("/logs", "", "log", "* 307"),
+    ("/runningpods", "?a=b", "pods:proxy", "* 307"),
+    ("/debug/pprof", "", "proxy", "* 307"),
     ("/metrics/unknown", "", "metrics", "* 404"),
 ];
 
@@ -187,6 +189,13 @@ fn token(token: impl Into<String>) -> Shown {
     }
 }
 
+fn offered(token: &str) -> Shown {
+    Shown {
+        offered: Some(token.to_owned()),
+        ..Shown::default()
+    }
+}
+
 /// With everything behind it that the table's paths are for.
 pub(super) fn full_door(
     authority: &Authority,
@@ -223,9 +232,14 @@ async fn every_path_by_every_method_for_everyone() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let logs = tempfile::tempdir().unwrap();
     let router = full_door(&ours, &logs, false);
-    let unknown = [Shown::default(), token("nonsense"), theirs.client("right")];
-    let weak = [token("weak"), ours.client("weak")];
-    let strong = [token("right"), ours.client("right")];
+    let unknown = [
+        Shown::default(),
+        token("nonsense"),
+        offered("nonsense"),
+        theirs.client("right"),
+    ];
+    let weak = [token("weak"), offered("weak"), ours.client("weak")];
+    let strong = [token("right"), offered("right"), ours.client("right")];
     for (route, query, rights, codes) in TABLE.iter().chain(NOWHERE) {
         let path = format!("{}{query}", example(route));
         for (method, verb) in &METHODS {
