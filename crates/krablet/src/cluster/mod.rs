@@ -4,6 +4,7 @@ mod adapters;
 mod identity;
 mod memory;
 mod node;
+mod pod_network;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use krablet_core::admission::{
     AdmissionSettings, KernelVersion, NodeConditions, NodeView, SysctlAllowlist,
 };
 use krablet_core::resize::ResizeSettings;
-use krablet_cri::{ImageClient, RuntimeClient, RuntimeService};
+use krablet_cri::{ImageClient, RuntimeClient};
 use krablet_events::Recorder;
 use krablet_events::sink::SinkConfig;
 use krablet_identity::rotation::IdentityHandle;
@@ -39,6 +40,7 @@ use crate::{pressure, referents};
 
 use adapters::{HeldImages, RuntimeReports};
 pub use node::config as node_config;
+use pod_network::PodNetwork;
 
 /// What the node is built from, in a cluster or on its own.
 pub struct Ground<'a> {
@@ -77,35 +79,8 @@ pub struct Ties {
     /// What pods are told as their host's addresses.
     pub host_ips: HostIps,
     volumes_in_use: watch::Sender<Option<Vec<String>>>,
-    pod_network: PodNetwork,
+    pod_network: PodNetwork<RuntimeClient>,
     clock: Arc<dyn WallClock>,
-}
-
-/// Tells the runtime which addresses the cluster gave to the pods of this node.
-struct PodNetwork {
-    node: watch::Receiver<Option<Arc<Node>>>,
-    runtime: RuntimeClient,
-}
-
-impl PodNetwork {
-    async fn run(mut self) {
-        let mut told = String::new();
-        loop {
-            let node = self.node.borrow_and_update().clone();
-            let spec = node.as_ref().and_then(|node| node.spec.as_ref());
-            let ranges = spec.and_then(|s| s.pod_cidrs.as_ref().map(|c| c.join(",")));
-            let ranges = ranges.unwrap_or_default();
-            if !ranges.is_empty() && ranges != told {
-                match self.runtime.update_runtime_config(&ranges).await {
-                    Ok(()) => told = ranges,
-                    Err(e) => warn!(err = %e, "Could not tell the runtime the addresses of pods"),
-                }
-            }
-            if self.node.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    }
 }
 
 /// Whether the user wants the node to be part of a cluster.
