@@ -42,6 +42,7 @@ pub use patient::PatientMounts;
 pub use pending::{NoAnswer, Pending};
 pub use resident::release_file_pages;
 pub use space::{DiskSpace, HostSpace, Space};
+pub use sub_path::{PartError, PartStep};
 pub use tools::{HostTools, ToolOutput, Tools};
 pub use trees::{GroupShare, Slow, TreeFile, TreeFiles, Trees};
 pub use watch::{DirectoryWatch, InotifyWatch, WatchStream};

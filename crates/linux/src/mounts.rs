@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::failure::{alone, blocking, naming};
+use crate::sub_path::PartError;
 use crate::{disk, group, holders, mountinfo, sub_path, tree};
 
 /// One line of the mount table, as far as we ask.
@@ -35,9 +36,9 @@ pub trait Mounts: Send + Sync {
     /// Shows `source`, a directory or a file, at `point`, which must be of the same kind.
     async fn bind(&self, source: &Path, point: &Path, read_only: bool) -> io::Result<()>;
     /// Shows what is at `relative` below `top` at `point`, and never anything that is not below `top`, whoever changes
-    /// links in it meanwhile. Makes a directory at `relative`, as open as `top`, if nothing is there; makes `point`.
-    /// Shown there already is fine.
-    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> io::Result<()>;
+    /// links in it meanwhile. Links that lead out and back in again are fine. Makes a directory at `relative`, as open
+    /// as `top`, if nothing is there; makes `point`. Shown there already is fine.
+    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> Result<(), PartError>;
     /// Unmounts the top mount at `point`. Not mounted is fine; busy is an error of kind `ResourceBusy`.
     async fn unmount(&self, point: &Path) -> io::Result<()>;
     /// Unmounts like `unmount`, and does not wait for a server that is away: what was asked of it fails.
@@ -85,9 +86,9 @@ impl Mounts for HostMounts {
         alone(move || bind(&source, &point, read_only)).await
     }
 
-    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> io::Result<()> {
+    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> Result<(), PartError> {
         let (top, relative, point) = (top.to_owned(), relative.to_owned(), point.to_owned());
-        alone(move || bind_below(&top, &relative, &point)).await
+        alone(move || Ok(bind_below(&top, &relative, &point))).await?
     }
 
     async fn unmount(&self, point: &Path) -> io::Result<()> {
@@ -193,7 +194,7 @@ fn bind(source: &Path, point: &Path, read_only: bool) -> io::Result<()> {
 const POINT_MODE: u32 = 0o750;
 const POINT_FILE_MODE: u32 = 0o640;
 
-fn bind_below(top: &Path, relative: &Path, point: &Path) -> io::Result<()> {
+fn bind_below(top: &Path, relative: &Path, point: &Path) -> Result<(), PartError> {
     let held = sub_path::hold_or_make(top, relative)?;
     let found = fs::fstat(&held).map_err(naming("stat", point))?;
     let parent = point.parent().unwrap_or(point);
@@ -221,7 +222,8 @@ fn bind_below(top: &Path, relative: &Path, point: &Path) -> io::Result<()> {
         false => disk::touch(point, POINT_FILE_MODE)?,
     }
     let source = group::of_fd(held.as_fd());
-    rustix::mount::mount_bind(source, point).map_err(naming("bind mount on", point))
+    rustix::mount::mount_bind(source, point).map_err(naming("bind mount on", point))?;
+    Ok(())
 }
 
 fn unmount(point: &Path, how: UnmountFlags) -> io::Result<()> {

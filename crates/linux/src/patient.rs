@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use crate::failure::refuse;
 use crate::mounts::{Mount, Mounts};
 use crate::pending::{NoAnswer, Pending};
+use crate::sub_path::{PartError, PartStep};
 
 /// Longer than any disk takes to write what it holds back, and half of what the kubelet waits.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -18,8 +19,32 @@ const MOST: usize = 128;
 
 /// Who did what to which path.
 type Key = (&'static str, PathBuf);
-/// Shared by those who wait for it, so errors are kept as kind and text.
-type Answer = Result<Vec<String>, (io::ErrorKind, String)>;
+type Answer = Result<Vec<String>, Failure>;
+
+/// Shared by those who wait for it, so of the error its kind and text are kept.
+#[derive(Clone)]
+struct Failure {
+    step: PartStep,
+    kind: io::ErrorKind,
+    text: String,
+}
+
+impl From<PartError> for Failure {
+    fn from(PartError { step, error }: PartError) -> Self {
+        Self {
+            step,
+            kind: error.kind(),
+            text: error.to_string(),
+        }
+    }
+}
+
+impl From<Failure> for PartError {
+    fn from(Failure { step, kind, text }: Failure) -> Self {
+        let error = io::Error::new(kind, text);
+        Self { step, error }
+    }
+}
 
 /// Every call that a file system could keep from coming back has a deadline: an error of kind `TimedOut`. One that
 /// is late goes on, and is joined by the next try instead of being made again.
@@ -42,15 +67,23 @@ impl PatientMounts {
         path: &Path,
         call: impl Future<Output = io::Result<()>> + Send + 'static,
     ) -> io::Result<()> {
-        let call = async move {
-            let done = call.await.map_err(|e| (e.kind(), e.to_string()));
-            done.map(|()| Vec::new())
-        };
+        let call = async move { call.await.map_err(PartError::from) };
+        let asked = self.ask_for_part(action, path, call).await;
+        asked.map_err(|e| e.error)
+    }
+
+    async fn ask_for_part(
+        &self,
+        action: &'static str,
+        path: &Path,
+        call: impl Future<Output = Result<(), PartError>> + Send + 'static,
+    ) -> Result<(), PartError> {
+        let call = async move { call.await.map(|()| Vec::new()).map_err(Failure::from) };
         let key = (action, path.to_owned());
-        let late = |why: &str| refuse(io::ErrorKind::TimedOut, action, path, why);
+        let late = |why: &str| refuse(io::ErrorKind::TimedOut, action, path, why).into();
         match self.calls.ask(key, DEADLINE, call).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err((kind, text))) => Err(io::Error::new(kind, text)),
+            Ok(Err(failure)) => Err(failure.into()),
             Err(NoAnswer::Late) => {
                 let why = format!("no answer within {DEADLINE:?}; its file system may hang");
                 Err(late(&why))
@@ -81,11 +114,11 @@ impl Mounts for PatientMounts {
         self.ask("bind mount on", point, call).await
     }
 
-    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> io::Result<()> {
+    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> Result<(), PartError> {
         let (inner, to) = (self.inner.clone(), point.to_owned());
         let (top, relative) = (top.to_owned(), relative.to_owned());
         let call = async move { inner.bind_below(&top, &relative, &to).await };
-        self.ask("bind mount on", point, call).await
+        self.ask_for_part("bind mount on", point, call).await
     }
 
     async fn unmount(&self, point: &Path) -> io::Result<()> {
@@ -166,5 +199,20 @@ mod tests {
         assert_eq!(told.kind(), io::ErrorKind::ResourceBusy);
         assert_eq!(told.to_string(), plain.to_string());
         assert_eq!(mounts.holders(point).await.len(), 1);
+        for (link, step) in [("/top/etc", PartStep::Show), ("/top/new", PartStep::Make)] {
+            let (top, link) = (Path::new("/top"), Path::new(link));
+            files
+                .create_dir_all(Path::new("/etc"), 0o755)
+                .await
+                .unwrap();
+            files.create_dir_all(top, 0o755).await.unwrap();
+            let target = Path::new("/").join(link.file_name().unwrap());
+            files.symlink(&target, link).await.unwrap();
+            let relative = link.strip_prefix(top).unwrap();
+            let told = mounts.bind_below(top, relative, Path::new("/part")).await;
+            let told = told.unwrap_err();
+            assert_eq!(told.error.kind(), io::ErrorKind::PermissionDenied);
+            assert_eq!(told.step, step, "{told}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use krablet_linux::fake::MemoryFiles;
-use krablet_linux::{EntryKind, Files, HostFiles, HostMounts, Mounts};
+use krablet_linux::{EntryKind, Files, HostFiles, HostMounts, Mounts, PartStep};
 
 async fn points(mounts: &dyn Mounts, dir: &Path) -> Vec<PathBuf> {
     let found = mounts.below(dir).await.unwrap();
@@ -165,6 +165,8 @@ async fn a_part_of_a_volume_is_shown_and_nothing_beside_it() {
     fs::write(top.join("dir/file"), "one").unwrap();
     std::os::unix::fs::symlink("dir/file", top.join("link")).unwrap();
     std::os::unix::fs::symlink("/etc", top.join("out")).unwrap();
+    std::os::unix::fs::symlink("/nowhere", top.join("lost")).unwrap();
+    std::os::unix::fs::symlink(top.join("dir"), top.join("current")).unwrap();
     let show = async |relative: &str| {
         let shown = HostMounts.bind_below(&top, Path::new(relative), &point);
         shown.await
@@ -178,8 +180,17 @@ async fn a_part_of_a_volume_is_shown_and_nothing_beside_it() {
     assert_eq!(fs::read_to_string(&point).unwrap(), "one");
     show("new/deep").await.unwrap();
     assert!(top.join("new/deep").is_dir() && point.is_dir());
-    let error = show("out").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    show("current").await.unwrap();
+    assert_eq!(fs::read_to_string(point.join("file")).unwrap(), "one");
+    for (bad, step) in [
+        ("out", PartStep::Show),
+        ("out/krablet-none", PartStep::Make),
+        ("lost", PartStep::Make),
+    ] {
+        let told = show(bad).await.unwrap_err();
+        assert_eq!(told.error.kind(), ErrorKind::PermissionDenied, "{told}");
+        assert_eq!(told.step, step, "{told}");
+    }
     HostMounts.unmount(&point).await.unwrap();
     HostFiles
         .remove_tree(&root.path().join("parts"))
@@ -202,6 +213,7 @@ async fn swapped_links_are_never_mounted() {
     fs::write(top.join("dir/inside"), "").unwrap();
     fs::create_dir(root.path().join("outside")).unwrap();
     std::os::unix::fs::symlink("../outside", top.join("other")).unwrap();
+    std::os::unix::fs::symlink(top.join("dir"), top.join("back")).unwrap();
     let end = std::sync::Arc::new(AtomicBool::new(false));
     let (ended, a, b) = (end.clone(), top.join("dir"), top.join("other"));
     let swapper = std::thread::spawn(move || {
@@ -209,15 +221,16 @@ async fn swapped_links_are_never_mounted() {
             renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE).unwrap();
         }
     });
-    let mut shown = 0;
+    let mut shown = [0, 0];
     for i in 0..TRIES {
         let point = root.path().join(format!("bind/{i}"));
+        let way = ["dir", "back"][i % 2];
         if HostMounts
-            .bind_below(&top, Path::new("dir"), &point)
+            .bind_below(&top, Path::new(way), &point)
             .await
             .is_ok()
         {
-            shown += 1;
+            shown[i % 2] += 1;
             let inside = point.join("inside").exists();
             HostMounts.unmount(&point).await.unwrap();
             assert!(inside, "try {i}");
@@ -225,7 +238,7 @@ async fn swapped_links_are_never_mounted() {
     }
     end.store(true, Ordering::Relaxed);
     swapper.join().unwrap();
-    assert!(shown > 0);
+    assert!(shown.iter().all(|times| *times > 0), "{shown:?}");
 }
 
 #[tokio::test]

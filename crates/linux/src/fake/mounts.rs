@@ -5,11 +5,13 @@ use std::path::Path;
 
 use async_trait::async_trait;
 
+use super::disk::Disk;
 use super::{Shared, call, lock};
 use crate::failure::naming;
 use crate::files::EntryKind;
 use crate::group::leads_outside;
 use crate::mounts::{Mount, Mounts};
+use crate::sub_path::PartError;
 
 /// Mounts in memory. Clones share them.
 #[derive(Clone)]
@@ -71,35 +73,11 @@ impl Mounts for MemoryMounts {
         .await
     }
 
-    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> io::Result<()> {
+    async fn bind_below(&self, top: &Path, relative: &Path, point: &Path) -> Result<(), PartError> {
         call(&self.shared, "bind_below", point, |disk| {
-            let source = top.join(relative);
-            let real = disk
-                .resolve(&source, true)
-                .map_err(naming("open", &source))?;
-            if !real.starts_with(top) {
-                return Err(leads_outside(&source));
-            }
-            if disk.entry(&source, true).is_err() {
-                let mode = disk.node_at(top).map_or(0o755, |n| n.mode);
-                disk.create_dir_all(&source, mode)?;
-            }
-            if !disk.mounts_below(point)?.is_empty() {
-                return Ok(());
-            }
-            match disk.entry(&source, true)?.kind {
-                EntryKind::Directory => disk.create_dir_all(point, 0o750)?,
-                _ => {
-                    if let Some(parent) = point.parent() {
-                        disk.create_dir_all(parent, 0o750)?;
-                    }
-                    let node = disk.node(EntryKind::File, 0o640);
-                    disk.put(point, node, "create")?;
-                }
-            }
-            disk.bind(&source, point)
+            Ok(bind_below(disk, top, relative, point))
         })
-        .await
+        .await?
     }
 
     async fn unmount(&self, point: &Path) -> io::Result<()> {
@@ -124,4 +102,38 @@ impl Mounts for MemoryMounts {
             false => Vec::new(),
         }
     }
+}
+
+fn bind_below(disk: &mut Disk, top: &Path, relative: &Path, point: &Path) -> Result<(), PartError> {
+    let source = top.join(relative);
+    let resolve = |path: &Path| disk.resolve(path, true).map_err(naming("open", path));
+    let (real_top, real) = (resolve(top)?, resolve(&source)?);
+    let missing = disk.entry(&source, true).is_err();
+    if !real.starts_with(real_top) {
+        let error = leads_outside(&source);
+        return Err(match missing {
+            true => PartError::making(error),
+            false => error.into(),
+        });
+    }
+    if missing {
+        let mode = disk.node_at(top).map_or(0o755, |n| n.mode);
+        let made = disk.create_dir_all(&source, mode);
+        made.map_err(PartError::making)?;
+    }
+    if !disk.mounts_below(point)?.is_empty() {
+        return Ok(());
+    }
+    match disk.entry(&source, true)?.kind {
+        EntryKind::Directory => disk.create_dir_all(point, 0o750)?,
+        _ => {
+            if let Some(parent) = point.parent() {
+                disk.create_dir_all(parent, 0o750)?;
+            }
+            let node = disk.node(EntryKind::File, 0o640);
+            disk.put(point, node, "create")?;
+        }
+    }
+    disk.bind(&source, point)?;
+    Ok(())
 }
