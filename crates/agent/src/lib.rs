@@ -197,7 +197,7 @@ impl Agent {
         let node = NodeStatusFacts {
             host_ips: config.runtime.node.host_ips.clone(),
             runtime_name: config.runtime_name,
-            recursive_read_only: config.runtime.node.recursive_read_only,
+            in_cluster: deps.cluster.is_some(),
         };
         let runtime = wiring::runtime(config.runtime, &deps, &metrics, records, &classes, mono);
         let crowds = runtime.crowds();

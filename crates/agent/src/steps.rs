@@ -74,15 +74,15 @@ impl StepDone {
 pub(crate) struct NodeStatusFacts {
     pub(crate) host_ips: HostIps,
     pub(crate) runtime_name: String,
-    pub(crate) recursive_read_only: bool,
+    pub(crate) in_cluster: bool,
 }
 
 impl NodeStatusFacts {
-    pub(crate) fn now(&self) -> NodeFacts {
+    pub(crate) fn now(&self, recursive_read_only: bool) -> NodeFacts {
         NodeFacts {
             host_ips: self.host_ips.now(),
             runtime_name: self.runtime_name.clone(),
-            recursive_read_only: self.recursive_read_only,
+            recursive_read_only,
         }
     }
 }
@@ -208,6 +208,8 @@ impl Steps {
     ) -> Outcome {
         // First of all: it is fetched while the rest is looked at.
         self.parts.objects.want(pod);
+        let learnt = self.parts.runtime.learn_handler(pod);
+        cancel.run_until_cancelled(learnt).await;
         let Some(observed) = self.observe(pod_ref, after).await else {
             return Outcome::Failed;
         };

@@ -11,6 +11,7 @@ pub const EXCEEDED_GRACE_PERIOD: &str = "ExceededGracePeriod";
 // Pods.
 pub const FAILED_KILL_POD: &str = "FailedKillPod";
 pub const NETWORK_NOT_READY: &str = "NetworkNotReady";
+pub const HOST_IPS_IP_FAMILY_MISMATCH: &str = "HostIPsIPFamilyMismatch";
 pub const FAILED_SYNC: &str = "FailedSync";
 pub const FAILED_VALIDATION: &str = "FailedValidation";
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";

@@ -20,8 +20,8 @@ use krablet_metrics::RestMetrics;
 use krablet_net::HostNet;
 use krablet_objects::Referents;
 use krablet_pod::paths::RootDir;
-use krablet_runtime::ImageDeps;
 use krablet_runtime::dns::check_node_resolver;
+use krablet_runtime::{Handlers, ImageDeps};
 use krablet_server::NodeView as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -153,7 +153,10 @@ impl Place {
         // A resolver that takes its time is asked while the runtime is waited for.
         let own_ips = cluster::own_ips(ground, &node_config);
         let (runtime_name, ips) = tokio::join!(runtime_name(&ground.runtime), own_ips);
-        let recursive_read_only = can_mount_recursively_read_only(&ground.runtime).await;
+        let handlers = Handlers::default();
+        if let Err(e) = handlers.ask(&ground.runtime).await {
+            warn!(err = %e, "The container runtime does not tell what its handlers can do");
+        }
         let Detected {
             cgroups,
             losing_support,
@@ -168,7 +171,7 @@ impl Place {
         let mut config = settings::agent_config(ground, machine, runtime_name);
         division.tell(loaded, &cgroups, &mut config.runtime).await;
         let node = &mut config.runtime.node;
-        node.recursive_read_only = recursive_read_only;
+        node.handlers = handlers;
         node.host_ips = member.host_ips;
         node.id_space = id_space;
         let cgroup_version = cgroups.version();
@@ -419,16 +422,6 @@ async fn runtime_name(client: &dyn RuntimeService) -> String {
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-}
-
-/// Whether what is mounted below a read-only mount can be made read-only too. Runtimes of old cannot tell, nor do it.
-async fn can_mount_recursively_read_only(client: &dyn RuntimeService) -> bool {
-    let status = client.status().await.unwrap_or_default();
-    let mut handlers = status.runtime_handlers.into_iter();
-    let default = handlers
-        .find(|h| h.name.is_empty())
-        .and_then(|h| h.features);
-    default.is_some_and(|features| features.recursive_read_only_mounts)
 }
 
 /// A number that differs from start to start.

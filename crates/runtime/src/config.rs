@@ -20,6 +20,7 @@ use krablet_pod::Quantity;
 use krablet_pod::paths::RootDir;
 use tokio::time::Instant;
 
+use crate::handlers::Handlers;
 use crate::runtime_class::RuntimeClasses;
 
 /// Directories and files of the node.
@@ -59,8 +60,8 @@ pub struct NodeFacts {
     pub huge_page_sizes: Vec<String>,
     /// `/sys/devices/system/cpu/cpu*/thermal_throttle`, where they exist: masked in containers.
     pub thermal_throttle: Vec<String>,
-    /// The runtime's default handler can mount recursively read-only.
-    pub recursive_read_only: bool,
+    /// What the runtime's handlers can do.
+    pub handlers: Handlers,
     pub cgroup_v2: bool,
     /// The kernel limits swap by cgroup.
     pub swap_controller: bool,

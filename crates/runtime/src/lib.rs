@@ -15,6 +15,7 @@ mod error;
 mod expand;
 mod gate;
 pub mod gc;
+mod handlers;
 mod hooks;
 mod hostname;
 mod hosts;
@@ -40,6 +41,7 @@ pub use config::{
     RuntimeConfig, RuntimeDeps,
 };
 pub use error::RuntimeError;
+pub use handlers::Handlers;
 pub use image_volumes::ImageWait;
 pub use mounts::VolumeSource;
 pub use pod_runtime::PodRuntime;

@@ -70,14 +70,25 @@ impl RuntimeClasses {
                 ));
             }
         };
-        let found = classes
-            .iter()
-            .find(|c| c.metadata.name.as_deref() == Some(name));
-        match found {
-            Some(class) => Ok(class.handler.clone()),
-            None => Err(format!("runtimeclass.node.k8s.io {name:?} not found")),
-        }
+        let found = handler_of(name, classes);
+        found.ok_or_else(|| format!("runtimeclass.node.k8s.io {name:?} not found"))
     }
+
+    /// The same of what has been told by now. Whoever has not asked for classes before does so by this.
+    pub(crate) fn known(&self, class: Option<&str>) -> Option<String> {
+        let (Some(name), Self::Known { list, wanted }) = (class.filter(|c| !c.is_empty()), self)
+        else {
+            return Some(String::new());
+        };
+        wanted.notify_one();
+        handler_of(name, list.borrow().as_deref()?)
+    }
+}
+
+fn handler_of(class: &str, classes: &[Arc<RuntimeClass>]) -> Option<String> {
+    let mut classes = classes.iter();
+    let found = classes.find(|c| c.metadata.name.as_deref() == Some(class))?;
+    Some(found.handler.clone())
 }
 
 #[cfg(test)]
@@ -101,12 +112,19 @@ mod tests {
             early.starts_with("failed to lookup RuntimeClass safe: "),
             "{early}"
         );
+        let at_once = |class| known.known(class);
+        assert_eq!(at_once(None), Some(String::new()));
+        assert_eq!(at_once(Some("safe")), None);
         let asked = known.handler(Some("safe"));
         let told = async {
             teller.wanted().await;
             teller.list.send_replace(Some(vec![class("safe", "kata")]))
         };
         assert_eq!(tokio::join!(asked, told).0, Ok("kata".into()));
+        assert_eq!(at_once(Some("safe")), Some("kata".into()));
+        assert_eq!(at_once(Some("other")), None);
+        let ignored = RuntimeClasses::Ignored.known(Some("safe"));
+        assert_eq!(ignored, Some(String::new()));
         assert_eq!(
             known.handler(Some("other")).await,
             Err("runtimeclass.node.k8s.io \"other\" not found".into())

@@ -1,6 +1,7 @@
 //! One container's way to running: back-off, image, config, create, start, postStart.
 
 mod addresses;
+mod mounting;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,17 +19,14 @@ use krablet_events::{Subject, reason};
 use krablet_pod::api::{Container, Pod};
 use krablet_pod::containers::ContainerKind;
 use krablet_pod::observed::{ContainerState, ObservedPod};
-use krablet_pod::{ActuatedContainer, ContainerId, PodRef, SandboxId, hash, paths};
+use krablet_pod::{ActuatedContainer, ContainerId, PodRef, SandboxId, paths};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Paths;
 use crate::container_config::{ContainerInputs, container_config};
 use crate::counters;
 use crate::env::{EnvInputs, Sources, environment, gather};
 use crate::gate::{GateHold, StartClass};
 use crate::hooks::HookTarget;
-use crate::hostname::pod_hostname;
-use crate::hosts;
 use crate::image_volumes::{ImageVolumes, ImageWait};
 use crate::images::{ImageRequest, PullIdentity, PullPolicy, ReadyImage};
 use crate::kill::{KillCause, KillJob};
@@ -39,9 +37,6 @@ use crate::user_namespaces;
 
 use addresses::family_ordered;
 
-/// The node's hosts file is no larger than this: lists of blocked hosts have megabytes.
-const HOSTS_LIMIT: usize = 64 << 20;
-const POD_DIR_MODE: u32 = 0o750;
 pub(crate) const LOG_DIR_MODE: u32 = 0o755;
 
 /// What the starts of one sync share.
@@ -285,7 +280,7 @@ impl PodRuntime {
             container,
             pod.volumes,
             &envs,
-            config.node.recursive_read_only,
+            self.mounts_recursively_read_only(pod.pod),
         )?;
         let devices = planned.devices;
         let mounts = self
@@ -352,111 +347,6 @@ impl PodRuntime {
             Some(seen) => Ok(Some(&seen.id)),
             None => Err(format!("unable to find target container {name}")),
         }
-    }
-
-    async fn prepare_mounts(
-        &self,
-        pod: &PodStart<'_>,
-        container: &Container,
-        planned: Vec<mounts::PlannedMount>,
-        image_volumes: &ImageVolumes,
-    ) -> Result<Vec<v1::Mount>, String> {
-        let pod_dir = self.inner.config.paths.root.pod(&pod.pod_ref.uid);
-        let mut all = Vec::with_capacity(planned.len() + 2);
-        for mounts::PlannedMount {
-            mut mount,
-            sub_path,
-            image,
-        } in planned
-        {
-            mount.image = image.and_then(|volume| image_volumes.get(&volume).cloned());
-            if let Some(sub) = sub_path {
-                let point = pod_dir.join(&sub.point);
-                let host = &self.inner.deps.mounts;
-                let bound = host.bind_below(&sub.top, &sub.relative, &point).await;
-                bound.map_err(|error| {
-                    // What lies on the node is none of the pod's business.
-                    tracing::error!(pod = %pod.pod_ref, podUID = %pod.pod_ref.uid, containerName = container.name, volumeMountName = sub.volume, %error, "Failed to prepare subPath for volumeMount of the container");
-                    format!(
-                        "failed to prepare subPath for volumeMount {:?} of container {:?}",
-                        sub.volume, container.name
-                    )
-                })?;
-                mount.host_path = point.to_string_lossy().into_owned();
-            }
-            all.push(mount);
-        }
-        let own_hosts = all.iter().any(|m| m.container_path == hosts::ETC_HOSTS);
-        if !own_hosts && (!pod.ips.is_empty() || is_host_network(pod.pod)) {
-            all.push(self.hosts_mount(pod).await?);
-        }
-        all.extend(self.termination_message_mount(pod, container).await);
-        Ok(all)
-    }
-
-    async fn hosts_mount(&self, pod: &PodStart<'_>) -> Result<v1::Mount, String> {
-        let files = &*self.inner.deps.files;
-        let config = &self.inner.config;
-        let spec = pod.pod.spec.as_ref();
-        let aliases = spec
-            .and_then(|s| s.host_aliases.as_deref())
-            .unwrap_or_default();
-        let content = if is_host_network(pod.pod) {
-            let node_file = &config.paths.node_hosts;
-            let bytes = files.read(node_file, HOSTS_LIMIT).await;
-            let bytes = bytes.map_err(|e| format!("open {}: {e}", node_file.display()))?;
-            hosts::of_node(&bytes, aliases)
-        } else {
-            let name = pod_hostname(pod.pod, &config.dns)?;
-            hosts::managed(&pod.ips, &name.hostname, &name.domain, aliases).into_bytes()
-        };
-        let path = config.paths.root.etc_hosts(&pod.pod_ref.uid);
-        write_if_changed(files, &path, &content)
-            .await
-            .map_err(|e| format!("open {}: {e}", path.display()))?;
-        Ok(v1::Mount {
-            container_path: hosts::ETC_HOSTS.into(),
-            host_path: path.to_string_lossy().into_owned(),
-            selinux_relabel: true,
-            ..v1::Mount::default()
-        })
-    }
-
-    /// A file of its own for each instance. Without it the container runs all the same.
-    async fn termination_message_mount(
-        &self,
-        pod: &PodStart<'_>,
-        container: &Container,
-    ) -> Option<v1::Mount> {
-        let inside = container.termination_message_path.as_deref();
-        let inside = inside.filter(|p| !p.is_empty())?;
-        let Paths { root, .. } = &self.inner.config.paths;
-        let dir = root.container(&pod.pod_ref.uid, &container.name);
-        let path = dir.join(self.fresh_name(pod, &container.name));
-        let files = &self.inner.deps.files;
-        let made = async {
-            files.create_dir_all(&dir, POD_DIR_MODE).await?;
-            files.touch(&path, 0o666).await
-        };
-        if let Err(error) = made.await {
-            tracing::error!(pod = %pod.pod_ref, podUID = %pod.pod_ref.uid, path = %path.display(), %error, "Error on creating termination-log file");
-            return None;
-        }
-        let slash = if inside.starts_with('/') { "" } else { "/" };
-        Some(v1::Mount {
-            container_path: format!("{slash}{inside}"),
-            host_path: path.to_string_lossy().into_owned(),
-            selinux_relabel: true,
-            ..v1::Mount::default()
-        })
-    }
-
-    /// Eight hex digits that no earlier instance had: the moment goes into them.
-    fn fresh_name(&self, pod: &PodStart<'_>, container: &str) -> String {
-        let seed = self.inner.config.seed;
-        let now = self.inner.deps.clock.now().as_nanosecond();
-        let text = format!("{seed}/{now}/{}/{container}", pod.pod_ref.uid);
-        format!("{:08x}", hash::fnv1a32(text.bytes()))
     }
 
     async fn create_and_start(
@@ -576,27 +466,5 @@ impl PodRuntime {
             tracing::error!(pod = %pod.pod_ref, podUID = %pod.pod_ref.uid, containerName = container.name, %error, "Failed to kill container");
         }
         Err(failure(start::POST_START_HOOK_ERROR, message))
-    }
-}
-
-/// Running containers keep the file they were given, so it is replaced only when it must.
-async fn write_if_changed(
-    files: &dyn krablet_linux::Files,
-    path: &Path,
-    bytes: &[u8],
-) -> io::Result<()> {
-    // A longer one is another one.
-    if let Ok(old) = files.read(path, bytes.len()).await
-        && old == bytes
-    {
-        return Ok(());
-    }
-    let written = files.write_whole(path, bytes, hosts::HOSTS_FILE_MODE).await;
-    match (written, path.parent()) {
-        (Err(e), Some(dir)) if e.kind() == io::ErrorKind::NotFound => {
-            files.create_dir_all(dir, POD_DIR_MODE).await?;
-            files.write_whole(path, bytes, hosts::HOSTS_FILE_MODE).await
-        }
-        (written, _) => written,
     }
 }

@@ -23,6 +23,7 @@ use crate::counters;
 use crate::dns::{self, DnsWarning, ResolvConf};
 use crate::error::RuntimeError;
 use crate::gate::{GateHold, StartClass};
+use crate::handlers::class_of;
 use crate::image_volumes::ImageWait;
 use crate::images::{PullPolicy, with_default_tag};
 use crate::mounts::VolumeSource;
@@ -337,11 +338,8 @@ impl PodRuntime {
         config: &v1::PodSandboxConfig,
     ) -> Result<(SandboxId, Vec<String>), RuntimeError> {
         let deps = &self.inner.deps;
-        let class = pod
-            .spec
-            .as_ref()
-            .and_then(|s| s.runtime_class_name.as_deref());
-        let handler = deps.classes.handler(class).await.map_err(|message| {
+        let handler = deps.classes.handler(class_of(pod)).await;
+        let handler = handler.map_err(|message| {
             self.sandbox_failed(pod_ref, &message);
             let pod = format_pod(pod_ref);
             RuntimeError::RuntimeClass { pod, message }

@@ -9,6 +9,7 @@ use krablet_linux::EntryKind;
 use krablet_pod::api::Pod;
 use krablet_pod::{PodRef, PodUid};
 
+use crate::handlers::{class_of, features};
 use crate::pod_runtime::PodRuntime;
 
 const FILE: &str = "userns";
@@ -27,8 +28,7 @@ impl PodRuntime {
         if spec.and_then(|s| s.host_users) != Some(false) {
             return Ok(None);
         }
-        let class = spec.and_then(|s| s.runtime_class_name.as_deref());
-        self.check_user_namespaces(class).await?;
+        self.check_user_namespaces(class_of(pod)).await?;
         let uid = PodRef::of(pod).uid;
         // Two pods must not find the same range free.
         let _alone = self.inner.id_ranges.lock().await;
@@ -64,11 +64,7 @@ impl PodRuntime {
         };
         let status = deps.runtime.status().await;
         let status = status.map_err(|e| format!("{refused}: {e}"))?;
-        let mut handlers = status.runtime_handlers.into_iter();
-        let features = handlers
-            .find(|h| h.name == handler)
-            .and_then(|h| h.features);
-        match features.is_some_and(|f| f.user_namespaces) {
+        match features(&status.runtime_handlers, Some(&handler)).user_namespaces {
             true => Ok(()),
             false => Err(refused),
         }

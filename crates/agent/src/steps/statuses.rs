@@ -6,6 +6,7 @@ use std::sync::Arc;
 use krablet_core::mirror::tells_of_past_life;
 use krablet_core::status::{self, StatusInputs};
 use krablet_core::worker::StatusOverride;
+use krablet_events::reason;
 use krablet_pod::api::{Pod, PodStatus};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::{Actuation, PodRef};
@@ -43,9 +44,11 @@ impl Steps {
         let now = self.parts.clock.now();
         let pod = &self.as_last_told(pod, pod_ref);
         let resize = self.parts.resizes.list(&pod_ref.uid);
-        let node = self.parts.node.now();
+        let recursive = self.parts.runtime.mounts_recursively_read_only(pod);
+        let node = self.parts.node.now(recursive);
         let mut generated = PodStatus::default();
-        self.parts.status.update(pod, now, |old| {
+        let mut mismatch = None;
+        let changed = self.parts.status.update(pod, now, |old| {
             // Read here, where no verdict can slip in between and be written over.
             let verdicts = self.parts.probes.verdicts(&pod_ref.uid);
             let mut new = status::generate(&StatusInputs {
@@ -73,11 +76,19 @@ impl Steps {
                     conditions.push(condition.clone());
                 }
             }
+            mismatch = status::host_family_mismatch(old.or(pod.status.as_ref()), &new);
             let accounts = &self.parts.accounts;
             accounts.status_changes(pod, &pod_ref.uid, old, &new, now);
             generated = new.clone();
             new
         });
+        // From the first status that says so; without a cluster nobody else names the node's addresses.
+        if let Some(message) = mismatch
+            && changed
+            && self.parts.node.in_cluster
+        {
+            self.warn(pod_ref, reason::HOST_IPS_IP_FAMILY_MISMATCH, message);
+        }
         generated
     }
 

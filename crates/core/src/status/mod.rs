@@ -63,7 +63,7 @@ pub struct NodeFacts {
     pub host_ips: Vec<IpAddr>,
     /// As the runtime calls itself; the scheme of container ids (`containerd`).
     pub runtime_name: String,
-    /// The runtime can mount volumes read-only all the way down.
+    /// The runtime can mount volumes of the pod read-only all the way down.
     pub recursive_read_only: bool,
 }
 
@@ -153,6 +153,21 @@ pub fn active_deadline(pod: &Pod, old: Option<&PodStatus>) -> Option<Timestamp> 
 
 pub fn deadline_exceeded(pod: &Pod, old: Option<&PodStatus>, now: Timestamp) -> bool {
     active_deadline(pod, old).is_some_and(|at| now >= at)
+}
+
+/// What is to be told if the pod was last said to be on a host of the other family of addresses: whoever names the
+/// node's addresses chose others than the node was known by.
+pub fn host_family_mismatch(told: Option<&PodStatus>, now: &PodStatus) -> Option<String> {
+    let ip = |status: &PodStatus| status.host_ip.as_deref()?.parse::<IpAddr>().ok();
+    let (told, now) = (ip(told?)?, ip(now)?);
+    let family = |ip: IpAddr| if ip.is_ipv6() { 6 } else { 4 };
+    let (before, after) = (family(told), family(now));
+    (before != after).then(|| {
+        format!(
+            "Kubelet detected an IPv{before} node IP ({told}), but the cloud provider selected \
+             an IPv{after} node IP ({now}); pass an explicit `--node-ip` to kubelet to fix this."
+        )
+    })
 }
 
 /// One status in the making.

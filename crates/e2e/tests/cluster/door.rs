@@ -58,6 +58,20 @@ pub async fn of_another_kind_of_node(node: &Member) {
         json!({"sysctls": [{"name": "kernel.msgmax", "value": "65536"}]});
     let message = "forbidden sysctl: \"kernel.msgmax\" not allowlisted";
     refused(node, &manifest, "SysctlForbidden", message).await;
+    let mut manifest = single("of-another-system", tool("main", &["hold"]));
+    manifest["spec"]["os"] = json!({"name": "windows"});
+    let message = "Failed to admit pod as the OS field doesn't match node OS";
+    refused(node, &manifest, "PodOSNotSupported", message).await;
+    let mut manifest = single("labelled-for-another", tool("main", &["hold"]));
+    manifest["metadata"]["labels"] = json!({"kubernetes.io/os": "windows"});
+    let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+    refused(
+        node,
+        &manifest,
+        "PodOSSelectorNodeLabelDoesNotMatch",
+        message,
+    )
+    .await;
 }
 
 pub async fn host_port_is_taken(node: &Member) {
@@ -103,9 +117,14 @@ pub async fn critical_pod_finds_room(node: &Member) {
     }
 }
 
-/// Pods that do not tolerate it go, and no others come.
+/// Pods that do not tolerate it go, and no others come; without it as many as the node takes, and no more.
 pub async fn no_execute_taint(main: &Member) {
-    let node = main.beside("tainted").await;
+    let joining = Joining {
+        config: json!({"maxPods": 2}),
+        ..Joining::default()
+    };
+    let mut node = main.prepared_beside("tainted", joining).await;
+    node.start().await;
     let manifest = |name: &str| single(name, tool("main", &["hold"]));
     let mut tolerant = manifest("tolerates");
     tolerant["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
@@ -120,6 +139,8 @@ pub async fn no_execute_taint(main: &Member) {
     node.kubectl(&["taint", "node", &node.name, "example.com/out-"])
         .await;
     node.run(&manifest("comes-again")).await;
+    let message = "Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2";
+    refused(&node, &manifest("one-too-many"), "OutOfpods", message).await;
     for name in ["tolerates", "comes-again"] {
         node.end(name).await;
     }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use krablet_cri::RuntimeService;
-use krablet_cri::v1::ContainerState;
 use krablet_e2e::manifest::{pod, shell, single, tool, with};
 use krablet_e2e::{LONG, Member, status};
 use krablet_testbed::ControlPlaneOptions;
 use serde_json::{Value, json};
+
+use crate::hanging::connections;
+use crate::inside::{end_all, running_id, waits};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -35,16 +37,12 @@ async fn config_map(node: &Member, name: &str, data: Value) {
     node.plane.create(CONFIG_MAPS, &object).await.unwrap();
 }
 
-/// What the kernel tells of the first process of the pod's container.
+/// What the kernel tells of the first process of the pod's container `main`.
 async fn first_process(node: &Member, pod: &str, file: &str) -> Vec<u8> {
-    let uid = status::uid(&node.pod(pod).await.unwrap());
-    let mut all = node.containers(&uid).await.into_iter();
-    let running = all
-        .find(|c| c.state == ContainerState::ContainerRunning as i32)
-        .unwrap();
+    let running = running_id(node, pod, Some("main")).await.unwrap();
     let command = vec!["/bin/cat".to_owned(), format!("/proc/1/{file}")];
     let runtime = &node.stage.runtime;
-    let said = runtime.exec_sync(&running.id, command, Duration::from_secs(30));
+    let said = runtime.exec_sync(&running, command, Duration::from_secs(30));
     let said = said.await.unwrap();
     assert_eq!(said.exit_code, 0, "{said:?}");
     said.stdout
@@ -144,18 +142,8 @@ pub async fn what_is_missing_is_told_and_heals(node: &Member) {
     let env = json!([from("X", config_map_key("env-late", "key"))]);
     let container = holding(json!({"env": env}));
     node.create(&single("env-late", container)).await;
-    let waits = async |message: &str| {
-        node.until("env-late", message, |pod| {
-            let expected = ("CreateContainerConfigError".to_owned(), message.to_owned());
-            match status::waiting(pod, "main")? {
-                found if found == expected => Ok(()),
-                found => Err(format!("{found:?}")),
-            }
-        })
-        .await;
-        node.event("env-late", "Failed", &format!("Error: {message}"))
-            .await;
-    };
+    lacking(node, "env-lacking").await;
+    let waits = async |message: &str| cannot_begin(node, "env-late", "main", message).await;
     waits("configmap \"env-late\" not found").await;
     config_map(node, "env-late", json!({"other": "1"})).await;
     waits("couldn't find key key in ConfigMap default/env-late").await;
@@ -165,7 +153,50 @@ pub async fn what_is_missing_is_told_and_heals(node: &Member) {
     let pod = soon_running(node, "env-late").await;
     assert_eq!(status::container(&pod, "main").unwrap().restart_count, 0);
     assert_eq!(told(node, "env-late", "X").await, ["X=there"]);
-    node.end("env-late").await;
+    for (container, message) in LACKING {
+        cannot_begin(node, "env-lacking", container, message).await;
+    }
+    end_all(node, &["env-late", "env-lacking"]).await;
+}
+
+/// What each container of one pod is told of what it lacks.
+const LACKING: [(&str, &str); 4] = [
+    (
+        "secret-key",
+        "couldn't find key none in Secret default/env-lacking",
+    ),
+    ("secret", "secret \"env-none\" not found"),
+    ("whole-map", "configmap \"env-none\" not found"),
+    ("path", "missing value for NOBODY"),
+];
+
+/// Makes a pod of these containers. None of them keeps another from being told.
+async fn lacking(node: &Member, name: &str) {
+    let secret = json!({"metadata": {"name": name}, "stringData": {"some": "x"}});
+    node.plane.create(SECRETS, &secret).await.unwrap();
+    let of_secret = |name: &str| json!({"env": [from("X", json!({"secretKeyRef": {"name": name, "key": "none"}}))]});
+    let whole = json!({"envFrom": [{"configMapRef": {"name": "env-none"}}]});
+    let mount = json!({"name": "data", "mountPath": "/data", "subPathExpr": "of-$(NOBODY)"});
+    let fields = [
+        of_secret(name),
+        of_secret("env-none"),
+        whole,
+        json!({"volumeMounts": [mount]}),
+    ];
+    let named = LACKING.iter().zip(fields);
+    let containers = named.map(|((name, _), fields)| with(tool(name, &["hold"]), fields));
+    let spec = json!({
+        "containers": containers.collect::<Vec<Value>>(),
+        "volumes": [{"name": "data", "emptyDir": {}}],
+    });
+    node.create(&pod(name, spec)).await;
+}
+
+/// Waits until status and event say why the container cannot be made.
+async fn cannot_begin(node: &Member, pod: &str, container: &str, message: &str) {
+    waits(node, pod, container, "CreateContainerConfigError", message).await;
+    node.event(pod, "Failed", &format!("Error: {message}"))
+        .await;
 }
 
 /// The same for a secret of which all is taken.
@@ -197,8 +228,15 @@ pub async fn what_a_pod_learns_of_itself(node: &Member) {
             json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}}),
         )
     };
+    let of_other = |name: &str, resource: &str, divisor: &str| {
+        let r = json!({"containerName": "other", "resource": resource, "divisor": divisor});
+        from(name, json!({"resourceFieldRef": r}))
+    };
     let container = holding(json!({
-        "resources": {"requests": {"cpu": "30m", "memory": "20Mi"}, "limits": {"memory": "40Mi"}},
+        "resources": {
+            "requests": {"cpu": "30m", "memory": "20Mi", "ephemeral-storage": "7Mi"},
+            "limits": {"memory": "40Mi"},
+        },
         "env": [
             field("X_NAME", "metadata.name"),
             field("X_NAMESPACE", "metadata.namespace"),
@@ -214,9 +252,15 @@ pub async fn what_a_pod_learns_of_itself(node: &Member) {
             resource("X_CPUS", "requests.cpu", "0"),
             resource("X_MEMORY", "limits.memory", "1Mi"),
             resource("X_ALL_CPUS", "limits.cpu", "1m"),
+            resource("X_DISK", "requests.ephemeral-storage", "1Mi"),
+            resource("X_WHOLE_DISK", "limits.ephemeral-storage", "0"),
+            of_other("X_OTHER_MEMORY", "limits.memory", "1"),
+            of_other("X_OTHER_DISK", "limits.ephemeral-storage", "1Ki"),
         ],
     }));
-    let mut manifest = single("env-self", container);
+    let limits = json!({"limits": {"memory": "48Mi", "ephemeral-storage": "64Mi"}});
+    let other = with(tool("other", &["hold"]), json!({"resources": limits}));
+    let mut manifest = pod("env-self", json!({"containers": [container, other]}));
     manifest["metadata"]["labels"] = json!({"app": "self"});
     manifest["metadata"]["annotations"] = json!({"note": "a \"quoted\" one"});
     let pod = node.run(&manifest).await;
@@ -226,7 +270,13 @@ pub async fn what_a_pod_learns_of_itself(node: &Member) {
         known.pod_ip.clone().unwrap(),
     );
     let allocatable = node.node().await.unwrap().status.unwrap().allocatable;
-    let cpus = &allocatable.unwrap()["cpu"].0;
+    let allocatable = allocatable.unwrap();
+    let disk = &allocatable["ephemeral-storage"].0;
+    let disk = match disk.strip_suffix("Ki") {
+        Some(kilobytes) => kilobytes.parse::<u64>().unwrap() * 1024,
+        None => disk.parse().unwrap(),
+    };
+    let cpus = &allocatable["cpu"].0;
     let cpus = match cpus.strip_suffix('m') {
         Some(millis) => millis.to_owned(),
         None => format!("{cpus}000"),
@@ -237,6 +287,7 @@ pub async fn what_a_pod_learns_of_itself(node: &Member) {
         "X_ANNOTATION=a \\\"quoted\\\" one".to_owned(),
         "X_CPU=30".to_owned(),
         "X_CPUS=1".to_owned(),
+        "X_DISK=7".to_owned(),
         format!("X_HOST={host}"),
         format!("X_IP={ip}"),
         format!("X_IPS={ip}"),
@@ -245,7 +296,10 @@ pub async fn what_a_pod_learns_of_itself(node: &Member) {
         "X_NAME=env-self".to_owned(),
         "X_NAMESPACE=default".to_owned(),
         format!("X_NODE={}", node.name),
+        "X_OTHER_DISK=65536".to_owned(),
+        format!("X_OTHER_MEMORY={}", 48 << 20),
         format!("X_UID={}", status::uid(&pod)),
+        format!("X_WHOLE_DISK={disk}"),
     ];
     assert_eq!(told(node, "env-self", "X_").await, expected);
     node.end("env-self").await;
@@ -332,18 +386,22 @@ pub async fn variables_from_a_file(node: &Member) {
     ]);
     node.run(&pod("env-file", spec(env))).await;
     assert_eq!(told(node, "env-file", "X_").await, ["X_WORD=from init"]);
-    node.end("env-file").await;
-    // A link to a file of the node leads nowhere.
-    let env = json!([key("X_WORD", "out", "root", false)]);
-    node.create(&pod("env-file-out", spec(env))).await;
-    node.until("env-file-out", "is refused", |pod| {
-        match status::waiting(pod, "main")? {
-            (_, message) if message == "couldn't parse env file" => Ok(()),
-            found => Err(format!("{found:?}")),
-        }
-    })
-    .await;
-    node.end("env-file-out").await;
+    // A link to a file of the node leads nowhere. A file without the key is named.
+    let out = "env-file-out";
+    let mut manifest = pod(out, spec(json!([key("X_WORD", "out", "root", false)])));
+    let keyless = json!({"env": [key("X_WORD", "env", "NONE", false)]});
+    let containers = manifest["spec"]["containers"].as_array_mut();
+    let keyless = with(tool("keyless", &["hold"]), keyless);
+    containers.unwrap().push(keyless);
+    let made = node.create(&manifest).await;
+    cannot_begin(node, out, "main", "couldn't parse env file").await;
+    let pods = node.stage.krablet.root_dir().join("pods");
+    let volume = pods
+        .join(status::uid(&made))
+        .join("volumes/kubernetes.io~empty-dir/data/env");
+    let why = format!("environment variable key \"NONE\" not found in file {volume:?}");
+    cannot_begin(node, out, "keyless", &why).await;
+    end_all(node, &["env-file", out]).await;
 }
 
 /// How many single objects of a kind nodes watch.
@@ -357,6 +415,19 @@ async fn watched(node: &Member, resource: &str) -> usize {
     });
     let count = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
     ours.filter_map(count).sum::<f64>() as usize
+}
+
+/// Watches, heartbeats and statuses share a connection. What the agent joined by may take a moment to be closed.
+async fn one_connection(node: &Member) {
+    node.wait(
+        "node",
+        "holds one connection",
+        async || match connections(node).len() {
+            1 => Ok(()),
+            count => Err(format!("{count} connections")),
+        },
+    )
+    .await;
 }
 
 /// A pod that refers to very many objects starts, each is watched as long as it is there and may change, and none
@@ -377,6 +448,10 @@ pub async fn watches_go_with_their_pods() {
     }
     let mutable = CROWD - CROWD / 4;
     let container = holding(json!({"env": env}));
+    let few = holding(json!({"env": env[..8]}));
+    node.run(&single("few", few)).await;
+    one_connection(&node).await;
+    node.end("few").await;
     let others = holding(json!({"env": [from("X", config_map_key("crowd-1", "k"))]}));
     node.run(&single("crowd", container)).await;
     node.run(&single("other", others)).await;

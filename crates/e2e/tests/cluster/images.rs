@@ -224,9 +224,8 @@ pub async fn names_policies_and_failures(node: &Member) {
     waits(node, "ill", "ImagePullBackOff", "500 Internal Server Error").await;
     registry.set_manners("ill/app", Manners::Quick);
     node.running("ill").await;
-    for name in ["bad-name", "never", "ill"] {
-        node.end(name).await;
-    }
+    crate::inside::end_all(node, &["bad-name", "never", "ill"]).await;
+    crate::pulls::a_secret_that_cannot_be_read(node, &registry).await;
 }
 
 pub async fn a_cached_image_waits_for_no_pull(node: &Member) {

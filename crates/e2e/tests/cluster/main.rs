@@ -12,6 +12,7 @@ mod crashes;
 mod debug;
 mod deletions;
 mod door;
+mod door_files;
 mod environment;
 mod ephemeral_volumes;
 mod hand_over;
@@ -44,6 +45,7 @@ mod server_state;
 mod stats;
 mod strategies;
 mod terminals;
+mod tokens;
 mod users;
 mod verification;
 mod volume_events;
@@ -86,9 +88,10 @@ fn main() -> ExitCode {
             volumes::claims,
             volumes::identity_of_a_pod,
             volumes::an_image_as_a_volume,
-            volumes::tokens_are_whole_while_they_are_renewed,
+            tokens::are_whole_while_they_are_renewed,
             held_mounts::are_waited_for,
             volume_events::a_group_that_others_did_not_give,
+            volume_events::kinds_of_host_paths,
             strategies::get,
             images::a_pull_secret_right_wrong_and_mended,
             images::tokens_and_digests,
@@ -172,6 +175,7 @@ fn main() -> ExitCode {
             server_more::large_copy,
             server_more::serving_certificate,
             access::who_gets_in,
+            door_files::are_read_again,
             workloads::drain,
             door::no_execute_taint,
             door::disk_pressure,

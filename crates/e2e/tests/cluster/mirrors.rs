@@ -1,8 +1,10 @@
 //! Static pods as the cluster sees them.
 
 use k8s_openapi::api::core::v1::Pod;
+use krablet_e2e::cluster_stage::PODS;
 use krablet_e2e::manifest::{shell, single, tool};
 use krablet_e2e::{Member, status};
+use krablet_testbed::images;
 use serde_json::json;
 
 /// The mirror of the static pod, whose uid is not one of these.
@@ -33,6 +35,67 @@ pub fn static_uid(mirror: &Pod) -> String {
     annotation(mirror, "kubernetes.io/config.hash")
 }
 
+/// The uid of the static pod that the mirror was made for.
+pub fn hash_shown(mirror: &Pod) -> String {
+    annotation(mirror, "kubernetes.io/config.mirror")
+}
+
+/// What somebody writes into a mirror is no matter to the pod, and what he tells of it does not stand.
+async fn is_edited(node: &Member, mirror: &Pod) {
+    let full = mirror.metadata.name.as_deref().unwrap();
+    let path = format!("{PODS}/{full}");
+    let mut containers = json!(mirror.spec.as_ref().unwrap().containers);
+    containers[0]["image"] = json!(images::TOOL_V2);
+    let edit = json!({
+        "metadata": {"labels": {"edited": "by-hand"}},
+        "spec": {"containers": containers},
+    });
+    node.plane.patch(&path, &edit).await.unwrap();
+    let told = json!({"status": {"message": "told by hand"}});
+    let path = format!("{path}/status");
+    node.plane.patch(&path, &told).await.unwrap();
+    let edited = node
+        .until(
+            full,
+            "tells of the pod again",
+            |pod| match status::status(pod)?.message {
+                None => Ok(pod.clone()),
+                Some(_) => Err(status::shown(pod)),
+            },
+        )
+        .await;
+    status::all_running(&edited).unwrap();
+    assert_eq!(
+        (status::uid(&edited), id(&edited)),
+        (status::uid(mirror), id(mirror))
+    );
+    assert_eq!(image(&edited), images::TOOL_V2, "it stays as it was edited");
+}
+
+fn image(pod: &Pod) -> String {
+    let main = &pod.spec.as_ref().unwrap().containers[0];
+    main.image.clone().unwrap_or_default()
+}
+
+/// Deletes the mirror, and returns the next one: of the same pod, as its manifest says.
+async fn is_deleted(node: &Member, name: &str, old: &Pod, query: &str) -> Pod {
+    let full = old.metadata.name.as_deref().unwrap();
+    node.plane
+        .delete(&format!("{PODS}/{full}{query}"))
+        .await
+        .unwrap();
+    let next = mirror(node, name, &[&status::uid(old)]).await;
+    assert_eq!(id(old), id(&next));
+    let main = status::container(&next, "main").unwrap();
+    assert_eq!(
+        (main.restart_count, image(&next)),
+        (0, images::TOOL.to_owned())
+    );
+    let labels = next.metadata.labels.clone().unwrap_or_default();
+    assert!(!labels.contains_key("edited"), "{labels:?}");
+    next
+}
+
 pub async fn follow_the_manifest(node: &Member) {
     let name = "mirrored";
     let full = format!("{name}-{}", node.name);
@@ -40,7 +103,7 @@ pub async fn follow_the_manifest(node: &Member) {
         .apply(name, &single(name, tool("main", &["hold"])));
     let first = mirror(node, name, &[]).await;
     let uid = static_uid(&first);
-    assert_eq!(annotation(&first, "kubernetes.io/config.mirror"), uid);
+    assert_eq!(hash_shown(&first), uid);
     assert_eq!(annotation(&first, "kubernetes.io/config.source"), "file");
     let owner = first.metadata.owner_references.clone().unwrap().remove(0);
     let object = node.ready().await;
@@ -50,22 +113,18 @@ pub async fn follow_the_manifest(node: &Member) {
     );
     assert_eq!(node.containers(&uid).await.len(), 1);
 
-    // Deleting the mirror does not touch the pod.
-    node.delete(&full).await;
-    let second = mirror(node, name, &[&status::uid(&first)]).await;
-    assert_eq!(id(&first), id(&second));
+    is_edited(node, &first).await;
+    let second = is_deleted(node, name, &first, "?gracePeriodSeconds=0").await;
+    let third = is_deleted(node, name, &second, "").await;
 
     let changed = shell("main", "exec /tool hold");
     node.stage.apply(name, &single(name, changed));
-    let known = [status::uid(&first), status::uid(&second)];
-    let third = mirror(node, name, &[&known[0], &known[1]]).await;
-    assert_ne!(static_uid(&third), uid);
+    let known = [&first, &second, &third].map(status::uid);
+    let last = mirror(node, name, &[&known[0], &known[1], &known[2]]).await;
+    assert_ne!(static_uid(&last), uid);
+    assert_eq!(hash_shown(&last), static_uid(&last));
     assert_eq!(
-        annotation(&third, "kubernetes.io/config.mirror"),
-        static_uid(&third)
-    );
-    assert_eq!(
-        third.spec.as_ref().unwrap().containers[0]
+        last.spec.as_ref().unwrap().containers[0]
             .command
             .as_ref()
             .unwrap()[0],
@@ -81,7 +140,7 @@ pub async fn follow_the_manifest(node: &Member) {
         }
     })
     .await;
-    node.gone(&full, &static_uid(&third)).await;
+    node.gone(&full, &static_uid(&last)).await;
 }
 
 /// It is told once, others do not wait for it, and it comes when it can.

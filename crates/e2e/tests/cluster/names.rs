@@ -112,7 +112,27 @@ async fn limits_of_resolvers(node: &Member) {
     let lines: Vec<&str> = seen.lines().collect();
     assert_eq!(lines[0], format!("search {kept}"));
     assert_eq!(lines[3], "nameserver 198.51.100.2");
-    node.end(name).await;
+    let long = "dns-long-line";
+    too_long_a_search_line(node, long).await;
+    end_all(node, &[name, long]).await;
+}
+
+/// Few domains, and just as many letters as the API server lets a pod have: with the node's own it is too many.
+async fn too_long_a_search_line(node: &Member, name: &str) {
+    let domain = |n: u32| format!("s{n}.{}", ["x".repeat(63).as_str(); 3].join("."));
+    let mut searches: Vec<String> = (0..10).map(domain).collect();
+    searches.push("y".repeat(2048 - searches.join(" ").len() - 1));
+    let wide = json!({"searches": searches});
+    let fields = json!({"dnsPolicy": "Default", "dnsConfig": wide});
+    node.run(&waiting(name, fields)).await;
+    let kept = format!("corp.test {}", searches[..10].join(" "));
+    let told = format!(
+        "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {kept}"
+    );
+    // Whatever becomes of the rest of so long a message.
+    node.event(name, "DNSConfigForming", &told[..1000]).await;
+    let seen = inside(node, name, "cat /etc/resolv.conf").await.unwrap();
+    assert_eq!(seen.lines().next(), Some(format!("search {kept}").as_str()));
 }
 
 /// The hosts file of a pod with an address of its own, up to the pod's own lines.

@@ -13,6 +13,12 @@ use serde_json::{Value, json};
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 const NO_NODE: &str = "There is no Node object";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const ARCH: &str = "kubernetes.io/arch";
+/// A label and a taint of the user's own.
+const RACK: &str = "example.com/rack";
+const NEW: &str = "example.com/new";
 
 fn addresses(node: &Node) -> Vec<(String, String)> {
     let listed = node
@@ -120,6 +126,8 @@ pub async fn of_an_external_cloud(main: &Member) {
             "--cloud-provider=external".to_owned(),
             "--provider-id=lab://zone-1/in-a-cloud".to_owned(),
             format!("--node-ip={ip}"),
+            format!("--node-labels={RACK}=r1,{ZONE}=z1"),
+            format!("--register-with-taints={NEW}=yes:NoSchedule"),
         ],
         config: json!({"nodeStatusUpdateFrequency": "1s", "nodeStatusReportFrequency": "1s"}),
         ..Joining::default()
@@ -130,9 +138,12 @@ pub async fn of_an_external_cloud(main: &Member) {
     let spec = object.spec.clone().unwrap();
     assert_eq!(spec.provider_id.as_deref(), Some("lab://zone-1/in-a-cloud"));
     let taints = spec.taints.unwrap();
-    let taint = taints.iter().find(|t| t.key == UNINITIALIZED).unwrap();
-    let shown = (taint.value.as_deref(), taint.effect.as_str());
-    assert_eq!(shown, (Some("true"), "NoSchedule"));
+    for (key, value) in [(UNINITIALIZED, "true"), (NEW, "yes")] {
+        let taint = taints.iter().find(|t| t.key == key).unwrap();
+        let shown = (taint.value.as_deref(), taint.effect.as_str());
+        assert_eq!(shown, (Some(value), "NoSchedule"), "{key}");
+    }
+    assert_eq!(labels(&object, &[RACK, ZONE, HOSTNAME]), ["r1", "z1", name]);
     let annotations = object.metadata.annotations.clone().unwrap_or_default();
     assert_eq!(annotations.get(PROVIDED_IP), Some(&ip));
     let hinted = listed(&[("InternalIP", &ip), ("Hostname", name)]);
@@ -166,8 +177,9 @@ pub async fn of_an_external_cloud(main: &Member) {
     let patch = json!({"status": {"addresses": entries}});
     let path = format!("/api/v1/nodes/{name}/status");
     node.plane.patch(&path, &patch).await.unwrap();
-    let lift = format!("{UNINITIALIZED}-");
-    node.kubectl(&["taint", "node", name, &lift]).await;
+    let lift = [UNINITIALIZED, NEW].map(|key| format!("{key}-"));
+    node.kubectl(&["taint", "node", name, &lift[0], &lift[1]])
+        .await;
     let moment = now();
 
     let pod = node.running("in-the-cloud").await;
@@ -187,7 +199,46 @@ pub async fn of_an_external_cloud(main: &Member) {
     let taints = object.spec.clone().unwrap().taints.unwrap_or_default();
     assert!(!taints.iter().any(|t| t.key == UNINITIALIZED), "{taints:?}");
     node.end("in-the-cloud").await;
+    is_found_again(&mut node).await;
     node.down().await;
+}
+
+/// What labels say, of those that are there.
+fn labels<'a>(node: &'a Node, keys: &[&str]) -> Vec<&'a str> {
+    let all = node.metadata.labels.as_ref();
+    let value = |key: &&str| Some(all?.get(*key)?.as_str());
+    keys.iter().filter_map(value).collect()
+}
+
+/// The Node is there when the agent starts. The labels that are the machine's are put right; of all else that was given
+/// for a new one nothing is, for somebody may have meant it.
+async fn is_found_again(node: &mut Member) {
+    let before = node.node().await.unwrap();
+    let [own_name, own_arch] = labels(&before, &[HOSTNAME, ARCH])[..] else {
+        panic!("{:?}", before.metadata.labels);
+    };
+    node.stage.krablet.kill9().await.unwrap();
+    let mut edited = json!({RACK: "r9", ZONE: "z9", "example.com/team": "blue"});
+    edited[HOSTNAME] = json!("elsewhere");
+    edited[ARCH] = Value::Null;
+    let path = format!("/api/v1/nodes/{}", node.name);
+    let patch = json!({"metadata": {"labels": edited}});
+    node.plane.patch(&path, &patch).await.unwrap();
+    node.start().await;
+    let keys = [HOSTNAME, ARCH, ZONE, RACK, "example.com/team"];
+    let after = node
+        .wait("node", "its labels are put right", async || {
+            let object = node.node().await?;
+            match labels(&object, &keys) == [own_name, own_arch, "z1", "r9", "blue"] {
+                true => Ok(object),
+                false => Err(format!("{:?}", object.metadata.labels)),
+            }
+        })
+        .await;
+    assert_eq!(after.metadata.uid, before.metadata.uid);
+    let taints = after.spec.unwrap().taints.unwrap_or_default();
+    let given = |key: &str| taints.iter().any(|t| t.key == key);
+    assert!(!given(NEW) && !given(UNINITIALIZED), "{taints:?}");
 }
 
 /// A network of IPv6 that nobody else on this machine has.

@@ -1,18 +1,23 @@
 //! The API server is away, or has forgotten everything.
 
+use std::path::Path;
+
 use k8s_openapi::api::core::v1::Pod;
 use krablet_cri::RuntimeService;
-use krablet_e2e::cluster_stage::{PODS, apps, template};
+use krablet_e2e::cluster_stage::{PODS, apps, condition, template};
 use krablet_e2e::manifest::{scratch_volume, scratched, shell, single, tool};
 use krablet_e2e::{Member, status};
 use krablet_testbed::ControlPlaneOptions;
 use serde_json::json;
 use tokio::time::{Duration, Instant};
 
-use crate::mirrors::{mirror, static_uid};
+use crate::mirrors::{hash_shown, mirror, static_uid};
 
 /// Longer than a lease lasts, and longer than the cluster waits before it doubts a node.
 const OUTAGE: Duration = Duration::from_secs(60);
+/// So long may it take after that until the cluster knows of all that happened meanwhile: whoever waits to try again
+/// does so within ten seconds, and the rest is for a busy machine.
+const CATCHING_UP: Duration = Duration::from_secs(60);
 
 pub fn id(pod: &Pod) -> String {
     status::id(status::container(pod, "main").unwrap())
@@ -53,24 +58,60 @@ pub async fn comes_and_goes(node: &Member, name: &str) {
     goes(node, name, &uid).await;
 }
 
+/// The static pod runs, by the agent's own word, and under another uid than this.
+async fn runs_anew(node: &Member, name: &str, before: &str) -> String {
+    let full = format!("{name}-{}", node.name);
+    node.wait(name, "runs as changed without an API server", async || {
+        let pod = own_view(node, &full).await?;
+        status::all_running(&pod)?;
+        match status::uid(&pod) {
+            uid if uid == before => Err("it is still the old one".to_owned()),
+            uid => Ok(uid),
+        }
+    })
+    .await
+}
+
 /// A manifest is mended while the agent is down. The API server may be what is to be mended, so nobody waits for it.
+/// What the agent had written down is damaged besides: it starts from what runs and from the manifests alone.
 async fn is_mended(node: &mut Member, name: &str) {
     let full = format!("{name}-{}", node.name);
     let before = status::uid(&own_view(node, &full).await.unwrap());
     node.stage.krablet.kill9().await.unwrap();
     let mended = single(name, shell("main", "exec /tool hold"));
     node.stage.apply(name, &mended);
+    let dir = node.stage.krablet.root_dir().join("krablet");
+    let damaged = [torn(&dir), altered(&dir)];
     node.stage.start().await;
-    node.wait(name, "runs as mended without an API server", async || {
-        let pod = own_view(node, &full).await?;
-        status::all_running(&pod)?;
-        match status::uid(&pod) == before {
-            true => Err("it is still the old one".to_owned()),
-            false => Ok(()),
-        }
-    })
-    .await;
+    runs_anew(node, name, &before).await;
     assert_eq!(node.alive(&before).await, Vec::<String>::new());
+    let log = node.stage.krablet.log();
+    for (name, content) in damaged {
+        let (file, aside) = (dir.join(name), dir.join(format!("{name}.bad-1")));
+        let (from, to) = (file.display(), aside.display());
+        let told = format!("State file {from} is not used and set aside as {to}: ");
+        assert_eq!(log.matches(&told).count(), 1, "{told}\n{log}");
+        assert!(std::fs::read(&aside).unwrap() == content, "{to}");
+    }
+}
+
+/// Half of the file is gone.
+fn torn(dir: &Path) -> (&'static str, Vec<u8>) {
+    let name = "desired_pods.json";
+    let mut bytes = std::fs::read(dir.join(name)).unwrap();
+    bytes.truncate(bytes.len() / 2);
+    std::fs::write(dir.join(name), &bytes).unwrap();
+    (name, bytes)
+}
+
+/// All of it is there, and in its form, and something is not as it was written.
+fn altered(dir: &Path) -> (&'static str, Vec<u8>) {
+    let name = "admitted_pods.json";
+    let text = std::fs::read_to_string(dir.join(name)).unwrap();
+    let altered = text.replacen(r#""pods":{""#, r#""pods":{"0"#, 1);
+    assert_ne!(altered, text);
+    std::fs::write(dir.join(name), &altered).unwrap();
+    (name, altered.into_bytes())
 }
 
 /// The usual way to restart a static pod. An agent that has not heard of the API server yet must not wait for it: the
@@ -90,6 +131,30 @@ async fn goes_and_comes_back(node: &Member, name: &str) {
         }
     })
     .await;
+}
+
+/// A static pod whose mirror is there before the API server goes, and which is changed meanwhile.
+const SHOWN: &str = "changes-meanwhile";
+
+/// Whether the cluster sees the node as it is: these static pods by mirrors of other uids than those.
+async fn catches_up(node: &Member, mirrored: &[(&str, &str)]) -> Result<(), String> {
+    let ready = |object| condition(object, "Ready").is_some_and(|c| c.status == "True");
+    let object = node.node().await?;
+    if !ready(&object) {
+        return Err(format!("the node is not ready: {:?}", object.status));
+    }
+    status::in_phase(&node.pod("ends-meanwhile").await?, "Failed")?;
+    if let Ok(pod) = node.pod("leaves-meanwhile").await {
+        return Err(format!("still there: {}", status::shown(&pod)));
+    }
+    for (name, before) in mirrored {
+        let pod = node.pod(&format!("{name}-{}", node.name)).await?;
+        status::all_running(&pod)?;
+        if status::uid(&pod) == *before || !status::condition(&pod, "Ready") {
+            return Err(format!("{:?} {}", pod.metadata.uid, status::shown(&pod)));
+        }
+    }
+    Ok(())
 }
 
 /// Static pods come and go, containers end and are restarted; all of it is caught up with.
@@ -117,6 +182,9 @@ pub async fn api_server_is_away_under_churn() {
     ends["spec"]["volumes"] = json!([scratch_volume(&scratch)]);
     ends["spec"]["restartPolicy"] = json!("Never");
     node.run(&ends).await;
+    node.stage
+        .apply(SHOWN, &single(SHOWN, tool("main", &["hold"])));
+    let shown = mirror(&node, SHOWN, &[]).await;
     let leaving = single("leaves-meanwhile", tool("main", &["ignore-term"]));
     let leaving = node.run(&leaving).await;
     let calm = node
@@ -137,6 +205,9 @@ pub async fn api_server_is_away_under_churn() {
     node.plane.stop_apiserver().await.unwrap();
     std::fs::write(scratch.join("go"), "").unwrap();
     let begun = Instant::now();
+    let changed = single(SHOWN, shell("main", "exec /tool hold"));
+    node.stage.apply(SHOWN, &changed);
+    let changed = runs_anew(&node, SHOWN, &static_uid(&shown)).await;
     let mut number = 0;
     while begun.elapsed() < OUTAGE {
         comes_and_goes(&node, &format!("churn-{number}")).await;
@@ -157,10 +228,19 @@ pub async fn api_server_is_away_under_churn() {
     goes_and_comes_back(&node, &last).await;
     node.plane.start_apiserver().await.unwrap();
 
-    let ended = node.phase("ends-meanwhile", "Failed").await;
+    let what = "what happened without the API server is known to it";
+    node.wait_long(CATCHING_UP, "node", what, async || {
+        catches_up(&node, &[(&last, ""), (SHOWN, &status::uid(&shown))]).await
+    })
+    .await;
+    let ended = node.pod("ends-meanwhile").await.unwrap();
     assert_eq!(status::ended(&ended, "main").unwrap().exit_code, 4);
     node.gone("leaves-meanwhile", &status::uid(&leaving)).await;
-    mirror(&node, &last, &[]).await;
+    let shows = mirror(&node, SHOWN, &[&status::uid(&shown)]).await;
+    assert_eq!(
+        (static_uid(&shows), hash_shown(&shows)),
+        (changed.clone(), changed)
+    );
     for before in &calm {
         let after = node.running(before.metadata.name.as_deref().unwrap()).await;
         assert_eq!(id(before), id(&after));
@@ -181,6 +261,7 @@ pub async fn api_server_is_away_under_churn() {
         "{names:?}"
     );
     node.stage.remove(&last);
+    node.stage.remove(SHOWN);
     for name in ["comes-afterwards", "ends-meanwhile"] {
         node.end(name).await;
     }

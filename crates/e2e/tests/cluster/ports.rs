@@ -1,6 +1,8 @@
 //! How pods are reached from outside, and how much may go in and out.
 
+use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::process::Command;
 use std::time::Duration;
 
 use krablet_cri::{RuntimeService, v1};
@@ -11,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpStream, UdpSocket};
 
 use crate::door::refused;
+use crate::inside::end_all;
 
 /// Where libcni keeps what plugins were given.
 const CNI_RESULTS: &str = "/var/lib/cni/results";
@@ -85,8 +88,36 @@ pub async fn of_the_node(node: &Member) {
         "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
     let narrow = json!([{"containerPort": 8080, "hostPort": port, "hostIP": ip}]);
     refused(node, &serving("port-taken", narrow), "NodePorts", message).await;
-    node.end("port-udp").await;
-    node.end("port-everywhere").await;
+    by_one_address(node, ip, port).await;
+    end_all(node, &["port-udp", "port-everywhere"]).await;
+}
+
+/// The address of IPv4 that an interface of the machine has.
+fn address_of(interface: &str) -> IpAddr {
+    let arguments = ["-4", "-brief", "address", "show", "dev", interface];
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut words = text.split_whitespace();
+    let address = words.find_map(|word| word.split_once('/')?.0.parse().ok());
+    address.unwrap_or_else(|| panic!("{interface} has no address: {text}"))
+}
+
+/// A port of one of the node's addresses is shut at the others, one of all addresses is not; `everywhere` is such a one.
+async fn by_one_address(node: &Member, ip: IpAddr, everywhere: u16) {
+    let bridge = address_of(&node.stage.bed.bridge());
+    let port = free_port().unwrap();
+    let at = |ip: IpAddr| json!([{"containerPort": 8080, "hostPort": port, "hostIP": ip}]);
+    node.run(&serving("port-narrow", at(ip))).await;
+    connects(node, "port-narrow", ip, port).await;
+    connects(node, "port-everywhere", bridge, everywhere).await;
+    let elsewhere = TcpStream::connect((bridge, port)).await;
+    let kind = elsewhere.map(drop).map_err(|e| e.kind());
+    assert_eq!(kind, Err(ErrorKind::ConnectionRefused));
+    // It is free there for another pod.
+    node.run(&serving("port-too", at(bridge))).await;
+    connects(node, "port-too", bridge, port).await;
+    connects(node, "port-narrow", ip, port).await;
+    end_all(node, &["port-narrow", "port-too"]).await;
 }
 
 /// A pod on the node's network is where the node is, and its ports are the node's.

@@ -223,6 +223,34 @@ async fn more_than_the_node_may_begin(node: &Member, registry: &Registry) {
     node.end(name).await;
 }
 
+/// A pull secret that is JSON and yet no file of logins is named, and nothing of what is in it is told.
+pub async fn a_secret_that_cannot_be_read(node: &Member, registry: &Registry) {
+    let (name, key) = ("pull-garbled", "garbled-key");
+    let access = Access::basic("crab", PASSWORD);
+    let (image, _) = registry.put("garbled/app:v1", access).await.unwrap();
+    let host = registry.host();
+    let mut garbled = images::secret(key, registry, PASSWORD);
+    let login = json!({"auths": {&host: {"auth": PASSWORD}}});
+    garbled["stringData"] = json!({".dockerconfigjson": login.to_string()});
+    node.plane.create(images::SECRETS, &garbled).await.unwrap();
+    node.create(&images::with_secret(name, &image, "IfNotPresent", key))
+        .await;
+    let why =
+        format!("pull secret default/{key}: illegal base64 data in the auth field of {host:?}");
+    let told = images::waits(node, name, "ErrImagePull", &why).await;
+    assert_eq!(told, why);
+    let why = format!("Failed to pull image {image:?}: {why}");
+    node.event(name, "Failed", &why).await;
+    assert_eq!(registry.asked("garbled/app"), 0);
+    let mended = images::secret(key, registry, PASSWORD);
+    let path = format!("{}/{key}", images::SECRETS);
+    node.plane.patch(&path, &mended).await.unwrap();
+    node.running(name).await;
+    let log = node.stage.krablet.log();
+    assert!(!log.contains(PASSWORD), "the password stands in the log");
+    node.end(name).await;
+}
+
 /// A plugin that talks nonsense costs the pods its images are for, and nobody else.
 async fn a_provider_that_talks_nonsense(node: &Member, registry: &Registry) {
     for (place, why) in [

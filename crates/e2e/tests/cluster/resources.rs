@@ -10,6 +10,8 @@ use krablet_e2e::stage::options;
 use krablet_e2e::{LONG, Member, status};
 use serde_json::{Value, json};
 
+use crate::inside::{end_all, inside, says};
+
 const MOUNT: &str = "/sys/fs/cgroup";
 
 fn unified() -> bool {
@@ -128,6 +130,8 @@ impl Drop for Daemons {
 async fn reserving(node: &Member, daemons: &Daemons) -> Member {
     let config = json!({
         "podPidsLimit": 77,
+        // As it is everywhere with the first version of cgroups.
+        "singleProcessOOMKill": true,
         "systemReserved": {"cpu": "400m", "memory": "256Mi", "pid": "1000"},
         "kubeReserved": {"cpu": "100m", "memory": "256Mi", "pid": "500"},
         "kubeReservedCgroup": daemons.name,
@@ -191,11 +195,31 @@ pub async fn pods_and_classes_are_held_to_their_limits(node: &Member) {
     let nothing = cgroup(&node, "best-effort", "/besteffort").await;
     assert_eq!(shown(&nothing), expected(2, "-1", "max", "77"));
 
+    one_process_is_killed(&node, "limited").await;
+    more_processes_than_it_may(&node, "best-effort").await;
     classes_follow(&node, &burstable).await;
-    for name in ["guaranteed", "open", "best-effort"] {
-        node.end(name).await;
-    }
+    end_all(&node, &["guaranteed", "open", "best-effort"]).await;
     node.down().await;
+}
+
+/// Whoever takes more memory than there is is killed, and the container's first process runs on.
+async fn one_process_is_killed(node: &Member, pod: &str) {
+    let eat = "/tool eat-memory 200 0s > /dev/null; echo $?";
+    assert_eq!(inside(node, pod, eat).await.as_deref(), Ok("137"));
+    let seen = node.running(pod).await;
+    assert_eq!(status::container(&seen, "main").unwrap().restart_count, 0);
+    says(node, pod, "cat /proc/1/comm", "tool").await;
+}
+
+/// The pod has as many processes as it may, and no more.
+async fn more_processes_than_it_may(node: &Member, pod: &str) {
+    let fork =
+        "n=0; while [ $n -lt 100 ]; do sleep 1000 > /dev/null 2>&1 & n=$((n+1)); done; echo all";
+    let said = inside(node, pod, fork).await.unwrap_err();
+    assert!(said.contains("can't fork"), "{said}");
+    let cgroup = cgroup(node, pod, "/besteffort").await;
+    let now = read(&cgroup, "pids", "pids.current", "pids.current");
+    assert!(now.parse::<u32>().is_ok_and(|n| n <= 77), "{now}");
 }
 
 /// What all pods together may have: what is reserved is not in it.

@@ -185,7 +185,7 @@ pub async fn confinement(node: &Member) {
         ),
         secured(
             "more",
-            json!({"capabilities": {"drop": ["CHOWN"], "add": ["NET_ADMIN"]}})
+            json!({"capabilities": {"drop": ["CHOWN"], "add": ["NET_ADMIN", "KRAKEN"]}})
         ),
         secured("privileged", json!({"privileged": true})),
     ]);
@@ -211,6 +211,7 @@ pub async fn confinement(node: &Member) {
         ("tied", &caps, caps_are(1 << 10)),
         ("tied", &no_new, "1".to_owned()),
         ("tied", &write.to_owned(), "refused".to_owned()),
+        // One that the kernel has never heard of is passed on, as ever, and the runtime leaves it out.
         ("more", &caps, caps_are((DEFAULT & !1) | 1 << 12)),
     ] {
         all_say(node, name, container, &[(script, &expected)]).await;
@@ -313,6 +314,29 @@ pub async fn namespaces_and_sysctls(node: &Member) {
     )
     .await;
     end_all(node, &pods.each_ref().map(|pod| pod.0)).await;
+    sysctls_of_the_machine(node).await;
+}
+
+/// What a pod on the machine's network would set is the machine's. Nobody but the node looks at a static pod.
+async fn sysctls_of_the_machine(node: &Member) {
+    let name = "ns-machines";
+    let sysctl = json!([{"name": "net.ipv4.tcp_syncookies", "value": "0"}]);
+    let spec = json!({
+        "containers": [secured("main", json!({}))],
+        "hostNetwork": true,
+        "securityContext": {"sysctls": sysctl},
+    });
+    node.stage.apply(name, &pod(name, spec));
+    let why = "spec.securityContext.sysctls[0].name: Invalid value: \"net.ipv4.tcp_syncookies\": may not be specified when 'hostNetwork' is true";
+    node.wait(name, "is refused", async || {
+        let log = node.stage.krablet.log().replace('\\', "");
+        match log.contains(why) {
+            true => Ok(()),
+            false => Err("not told yet".to_owned()),
+        }
+    })
+    .await;
+    node.stage.remove(name);
 }
 
 /// Profiles of AppArmor where the kernel has none.

@@ -6,11 +6,12 @@ use krablet_e2e::{Member, status};
 use krablet_testbed::images;
 use serde_json::{Value, json};
 
-use crate::inside::{inside, running_id, says};
+use crate::inside::{end_all, inside, running_id, says};
+use crate::volume_events::claims_that_cannot_be_had;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
-const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 
 /// A container that waits, and is there to be looked into.
@@ -37,7 +38,9 @@ pub async fn secret(node: &Member, name: &str, data: Value) {
 
 pub async fn content_is_seen_and_follows(node: &Member) {
     let name = "vol-content";
-    config_map(node, name, json!({"plain": "one", "gone": "soon"})).await;
+    let bytes = json!({"raw": "AP8KgA=="});
+    let object = json!({"metadata": {"name": name}, "data": {"plain": "one", "gone": "soon"}, "binaryData": bytes});
+    node.plane.create(CONFIG_MAPS, &object).await.unwrap();
     secret(node, name, json!({"word": "hidden"})).await;
     let spec = json!({
         "containers": [looked_into(json!([
@@ -73,7 +76,8 @@ pub async fn content_is_seen_and_follows(node: &Member) {
             "stat -Lc %a /conf/plain /keys/deep/word /all/word",
             "440\n400\n644",
         ),
-        ("ls /conf", "gone\nplain"),
+        ("ls /conf", "gone\nplain\nraw"),
+        ("busybox hexdump -ve '/1 \"%02x\"' /conf/raw", "00ff0a80"),
         ("ls /all", "name\nrenamed\ntoken\nword"),
         ("echo x > /conf/new || echo refused", "refused"),
         // Secrets live in memory.
@@ -97,7 +101,7 @@ pub async fn content_is_seen_and_follows(node: &Member) {
         "twoxtwo",
     )
     .await;
-    says(node, name, "ls /conf", "fresh\nplain").await;
+    says(node, name, "ls /conf", "fresh\nplain\nraw").await;
     let patch = json!({"stringData": {"word": "other"}});
     node.plane
         .patch(&format!("{SECRETS}/{name}"), &patch)
@@ -185,46 +189,6 @@ pub async fn what_is_missing_is_told_and_heals(node: &Member) {
     node.end(name).await;
 }
 
-/// A reader in a tight loop never sees anything but a whole token, while the agent comes and goes and renews it.
-pub async fn tokens_are_whole_while_they_are_renewed(node: &Member) {
-    let mut node = node.beside("vol-tokens").await;
-    let name = "vol-tokens";
-    let scratch = node.stage.scratch(name);
-    // Three parts, no more and no less, and never empty. What differs from the last is noted.
-    let script = "last=; while :; do \
-        if ! read -r t < /var/run/token && [ -z \"$t\" ]; then echo empty >> /scratch/bad; continue; fi; \
-        case \"$t\" in *.*.*.*) echo more >> /scratch/bad;; *?.?*.?*) ;; *) echo \"less $t\" >> /scratch/bad;; esac; \
-        if [ \"$t\" != \"$last\" ]; then echo \"${#t}\" >> /scratch/seen; last=$t; fi; done";
-    let container = with(
-        shell("main", script),
-        json!({"volumeMounts": [at("token", "/var/run"), at("scratch", "/scratch")]}),
-    );
-    let mut manifest = single(name, container);
-    manifest["spec"]["volumes"] = json!([
-        {"name": "token", "projected": {"sources": [
-            {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}]}},
-        scratch_volume(&scratch),
-    ]);
-    node.run(&manifest).await;
-    for renewals in 1..=5 {
-        let wanted = renewals;
-        node.wait(name, "a token is seen", async || {
-            let seen = node.stage.lines(&scratch, "seen").len();
-            match seen >= wanted {
-                true => Ok(()),
-                false => Err(format!("{seen} of {wanted}")),
-            }
-        })
-        .await;
-        // A new agent asks for a new one.
-        node.stage.crash().await;
-        node.ready().await;
-    }
-    assert_eq!(node.stage.lines(&scratch, "bad"), Vec::<String>::new());
-    node.end(name).await;
-    node.down().await;
-}
-
 pub async fn a_group_owns_what_it_shares(node: &Member) {
     let name = "vol-group";
     config_map(node, name, json!({"plain": "x"})).await;
@@ -286,10 +250,17 @@ pub async fn a_group_owns_what_it_shares(node: &Member) {
 pub async fn parts_of_volumes(node: &Member) {
     let name = "vol-parts";
     config_map(node, name, json!({"one": "1", "two": "2"})).await;
-    let part =
-        |volume: &str, path: &str, sub: &str| with(at(volume, path), json!({"subPath": sub}));
+    // A link of the host that names its way from the root, and comes back into the volume.
+    let scratch = node.stage.scratch(name);
+    let newest = scratch.join("releases/5");
+    std::fs::create_dir_all(&newest).unwrap();
+    std::fs::write(newest.join("file"), "five").unwrap();
+    std::os::unix::fs::symlink(&newest, scratch.join("current")).unwrap();
     let container = with(
         looked_into(json!([
+            part("scratch", "/current", "current"),
+            part("scratch", "/current-file", "current/file"),
+            part("scratch", "/added", "current/new/dir"),
             part("disk", "/new", "made/here"),
             part("conf", "/etc/two.conf", "two"),
             part("disk", "/linked", "inside"),
@@ -315,11 +286,14 @@ pub async fn parts_of_volumes(node: &Member) {
     let volumes = json!([
         {"name": "disk", "emptyDir": {}},
         {"name": "conf", "configMap": {"name": name}},
+        scratch_volume(&scratch),
     ]);
     manifest["spec"]["volumes"] = volumes;
     node.run(&manifest).await;
     for (script, expected) in [
         ("cat /etc/two.conf /linked/file", "2here"),
+        ("cat /current/file /current-file", "fivefive"),
+        ("echo z > /added/file && cat /current/new/dir/file", "z"),
         ("echo x > /new/file && cat /all/made/here/file", "x"),
         ("echo y > /by-name/file && cat /all/of-vol-parts/file", "y"),
         ("stat -c %a /all/made /all/made/here", "777\n777"),
@@ -328,22 +302,45 @@ pub async fn parts_of_volumes(node: &Member) {
         let said = inside(node, name, script).await;
         assert_eq!(said.as_deref(), Ok(expected), "{script}");
     }
-    // The same pod with a way out of its volume gets nowhere.
-    let escape = "vol-escape";
-    manifest["metadata"]["name"] = json!(escape);
-    manifest["spec"]["containers"][0]["volumeMounts"] =
-        json!([part("disk", "/host", "outside/etc")]);
+    ways_out_of_volumes(node, manifest).await;
+    node.end(name).await;
+}
+
+/// A part of a volume.
+fn part(volume: &str, path: &str, sub: &str) -> Value {
+    with(at(volume, path), json!({"subPath": sub}))
+}
+
+/// The same pod with ways out of its volume gets nowhere, neither to what is there nor to what is not.
+async fn ways_out_of_volumes(node: &Member, mut manifest: Value) {
+    let name = "vol-escape";
+    manifest["metadata"]["name"] = json!(name);
+    let container = |name: &str, sub: &str| {
+        with(
+            looked_into(json!([part("disk", "/host", sub)])),
+            json!({"name": name}),
+        )
+    };
+    manifest["spec"]["containers"] = json!([
+        container("main", "outside/etc"),
+        container("maker", "outside/krablet-none"),
+    ]);
     node.create(&manifest).await;
-    node.until(escape, "is refused", |pod| {
-        let (reason, message) = status::waiting(pod, "main")?;
-        let told = "failed to prepare subPath for volumeMount \"disk\" of container \"main\"";
-        match reason == "CreateContainerConfigError" && message == told {
-            true => Ok(()),
-            false => Err(status::shown(pod)),
-        }
-    })
-    .await;
-    node.end(escape).await;
+    for (container, what) in [
+        ("main", "prepare subPath"),
+        ("maker", "create subPath directory"),
+    ] {
+        let told = format!("failed to {what} for volumeMount \"disk\" of container {container:?}");
+        node.until(name, "is refused", |pod| {
+            let (reason, message) = status::waiting(pod, container)?;
+            match reason == "CreateContainerConfigError" && message == told {
+                true => Ok(()),
+                false => Err(status::shown(pod)),
+            }
+        })
+        .await;
+    }
+    assert!(!std::path::Path::new("/krablet-none").exists());
     node.end(name).await;
 }
 
@@ -438,6 +435,7 @@ pub async fn claims(node: &Member) {
     assert_eq!(kept, "new\n");
 
     of_other_nodes(node).await;
+    claims_that_cannot_be_had(node).await;
     // A claim that is not bound.
     let unbound = json!({"metadata": {"name": "vol-unbound"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "storageClassName": "", "volumeName": "vol-nowhere", "resources": {"requests": {"storage": "1Mi"}}}});
@@ -536,5 +534,16 @@ pub async fn an_image_as_a_volume(node: &Member) {
     let expected = format!("{0}\n{0}", images::TOOL_V2);
     says(node, name, "cat /art/etc/image /etc-of-it/image", &expected).await;
     says(node, name, "echo x > /art/new || echo refused", "refused").await;
-    node.end(name).await;
+
+    // A part that the image does not have.
+    let none = "vol-image-none";
+    manifest["metadata"]["name"] = json!(none);
+    manifest["spec"]["containers"][0]["volumeMounts"] =
+        json!([with(at("art", "/art"), json!({"subPath": "nowhere"}))]);
+    node.create(&manifest).await;
+    let why = "no such file or directory";
+    let told = crate::images::waits(node, none, "CreateContainerError", why).await;
+    assert!(told.contains("nowhere"), "{told}");
+    node.event(none, "Failed", &format!("Error: {told}")).await;
+    end_all(node, &[name, none]).await;
 }

@@ -3,14 +3,15 @@
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use krablet_e2e::cluster_stage::{apps, template};
+use krablet_e2e::cluster_stage::{self, apps, template};
 use krablet_e2e::manifest::{shell, tool, with};
 use krablet_e2e::{LONG, Member, status};
-use krablet_testbed::images;
+use krablet_testbed::{Response, images};
 use serde_json::{Value, json};
 
 const PODS: i32 = 110;
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 
 fn deployment(name: &str, replicas: i32, template: Value) -> Value {
     json!({
@@ -214,6 +215,72 @@ pub async fn daemon_set(node: &Member) {
     node.gone(&last, &status::uid(&second)).await;
 }
 
+/// A budget that lets none of the app's pods go. It counts by the time this returns.
+async fn budget(node: &Member, app: &str, replicas: i32) -> String {
+    let selector = json!({"matchLabels": {"app": app}});
+    let budget = json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": app},
+        "spec": {"minAvailable": replicas, "selector": selector},
+    });
+    node.plane.create(BUDGETS, &budget).await.unwrap();
+    let path = format!("{BUDGETS}/{app}");
+    node.wait(app, "is within its budget", async || {
+        let found: Value = node.get(&path).await?;
+        match found["status"]["currentHealthy"] == json!(replicas) {
+            true => Ok(()),
+            false => Err(found["status"].to_string()),
+        }
+    })
+    .await;
+    path
+}
+
+async fn evict(node: &Member, pod: &str) -> Response {
+    let eviction = json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": "default"},
+    });
+    let path = format!("{}/{pod}/eviction", cluster_stage::PODS);
+    let asked = node.plane.request("POST", &path, Some(&eviction));
+    asked.await.unwrap()
+}
+
+/// A budget keeps a pod from eviction. Without it the pod goes, and says to its end who sent it away.
+async fn evicted_within_the_budget(node: &Member, app: &str, replicas: i32) {
+    let budget = budget(node, app, replicas).await;
+    let pod = node.pods(&format!("app={app}")).await.unwrap().remove(0);
+    let name = pod.metadata.name.as_deref().unwrap();
+    let refused = evict(node, name).await;
+    let forbidden = refused.body.contains("violate the pod's disruption budget");
+    assert!(refused.status == 429 && forbidden, "{refused:?}");
+    node.plane.delete(&budget).await.unwrap();
+    // It stays to be read when it has ended.
+    let path = format!("{}/{name}", cluster_stage::PODS);
+    let held = |by: Value| json!({"metadata": {"finalizers": by}});
+    let hold = held(json!(["example.com/is-read"]));
+    node.plane.patch(&path, &hold).await.unwrap();
+    let granted = evict(node, name).await;
+    assert_eq!(granted.status, 201, "{}", granted.body);
+    let ended = node
+        .until(name, "has ended", |pod| match status::phase(pod) {
+            "Succeeded" | "Failed" => Ok(pod.clone()),
+            _ => Err(status::shown(pod)),
+        })
+        .await;
+    status::ended(&ended, "main").unwrap();
+    let found = status::status(&ended).unwrap().conditions.as_ref();
+    let target = found.and_then(|all| all.iter().find(|c| c.type_ == "DisruptionTarget"));
+    let told = target.map(|c| (c.status.as_str(), c.reason.as_deref()));
+    let by_api = ("True", Some("EvictionByEvictionAPI"));
+    assert_eq!(told, Some(by_api), "{found:?}");
+    node.plane.patch(&path, &held(Value::Null)).await.unwrap();
+    node.gone(name, &status::uid(&pod)).await;
+    rolled_out(node, app, replicas).await;
+}
+
 /// By the eviction API, as for maintenance.
 pub async fn drain(main: &Member) {
     let node = main.beside("drained").await;
@@ -229,6 +296,7 @@ pub async fn drain(main: &Member) {
         .unwrap();
     rolled_out(&node, "drained", 5).await;
     let kept = daemon(&node, "stays", "").await;
+    evicted_within_the_budget(&node, "drained", 5).await;
     let before = node.pods("app=drained").await.unwrap();
     let out = node
         .kubectl(&["drain", &node.name, "--ignore-daemonsets", "--timeout=120s"])

@@ -21,8 +21,8 @@ use krablet_pod::paths::RootDir;
 use krablet_pod::paths::restart_mark;
 use krablet_pod::{PodRef, Ticket};
 use krablet_runtime::{
-    NodeFacts, Paths, PodRuntime, RuntimeConfig, RuntimeDeps, Sizes, SyncInputs, SyncOutcome,
-    VolumeSource,
+    NodeFacts, Paths, PodRuntime, RuntimeClasses, RuntimeConfig, RuntimeDeps, Sizes, SyncInputs,
+    SyncOutcome, VolumeSource,
 };
 
 use crate::files::MemFiles;
@@ -118,6 +118,10 @@ impl Bench {
     }
 
     pub fn with(config: RuntimeConfig) -> Self {
+        Self::with_classes(config, RuntimeClasses::default())
+    }
+
+    pub fn with_classes(config: RuntimeConfig, classes: RuntimeClasses) -> Self {
         let files = Arc::new(MemFiles::default());
         files.put("/etc/hosts", b"127.0.0.1 localhost\n");
         let world = World::new(files.clone());
@@ -150,7 +154,7 @@ impl Bench {
                 services: Arc::new(services.clone()),
                 keychain: Arc::default(),
                 pull_records: Some(records.clone()),
-                classes: krablet_runtime::RuntimeClasses::default(),
+                classes,
                 recorder: recorder.clone(),
                 clock,
                 metrics: metrics.clone(),

@@ -59,6 +59,8 @@ pub struct State {
     pub sandbox_takes: Duration,
     /// Whether the runtime can give pods users of their own.
     pub user_namespaces: bool,
+    /// Handlers by name, the default one without, and whether they make read-only mounts so all the way down.
+    pub handlers: BTreeMap<String, bool>,
     pub running_pulls: usize,
     pub most_pulls: usize,
     pub starting: usize,
@@ -280,15 +282,19 @@ impl RuntimeService for World {
     }
 
     async fn status(&self) -> Result<v1::StatusResponse> {
-        let features = v1::RuntimeHandlerFeatures {
-            user_namespaces: self.state().user_namespaces,
-            ..v1::RuntimeHandlerFeatures::default()
+        self.faulty("Status", false)?;
+        let state = self.state();
+        let mut handlers = state.handlers.clone();
+        handlers.entry(String::new()).or_default();
+        let handler = |(name, recursive_read_only_mounts)| v1::RuntimeHandler {
+            name,
+            features: Some(v1::RuntimeHandlerFeatures {
+                user_namespaces: state.user_namespaces,
+                recursive_read_only_mounts,
+            }),
         };
         Ok(v1::StatusResponse {
-            runtime_handlers: vec![v1::RuntimeHandler {
-                name: String::new(),
-                features: Some(features),
-            }],
+            runtime_handlers: handlers.into_iter().map(handler).collect(),
             ..v1::StatusResponse::default()
         })
     }

@@ -73,6 +73,14 @@ END
     record() { sed "s/^/$1 /" /run/numbers | tee -a /job/out/resize; }
     eventually moved '10000 100000 67108864'
     record first
+    # Another process that takes more memory than there is goes alone: the host sees to it that the container goes on.
+    for scope in "$slice"/cri-containerd-*.scope; do
+        if [ "$(cat "/proc/$(head -n 1 "$scope/cgroup.procs")/comm")" = tool ]; then break; fi
+    done
+    id=${scope##*/cri-containerd-}
+    code=0
+    ctr --namespace k8s.io tasks exec --exec-id eater "${id%.scope}" /tool eat-memory 256 0s || code=$?
+    echo "alone $code $(cat "$scope/memory.oom.group")" | tee -a /job/out/resize
     touch /run/noted/first
     eventually moved '20000 100000 100663296'
     record then
@@ -130,7 +138,9 @@ impl Cluster {
              localAPIEndpoint: {{advertiseAddress: {host}, bindPort: {port}}}\n\
              nodeRegistration: {{criSocket: 'unix:///run/containerd/containerd.sock'}}\n---\n\
              apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\n\
-             kubernetesVersion: {KUBERNETES}\ncontrolPlaneEndpoint: '{host}:{port}'\n"
+             kubernetesVersion: {KUBERNETES}\ncontrolPlaneEndpoint: '{host}:{port}'\n---\n\
+             apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+             singleProcessOOMKill: true\n"
         );
         fs::write(&config, text).unwrap();
         let config = config.to_str().unwrap();
@@ -308,7 +318,7 @@ fn pod() -> Value {
 }
 
 /// What the kernel said: quota and memory of the pod's slice and of its container's scope, before and after, and still after
-/// systemd has looked at everything anew.
+/// systemd has looked at everything anew; and how a process ended that took more than there was.
 pub fn assert_held(report: &VmReport) {
     let told = report.text("resize");
     let mut lines: Vec<&str> = told.lines().collect();
@@ -316,6 +326,7 @@ pub fn assert_held(report: &VmReport) {
     let expected = [
         "again main 20000 100000 100663296",
         "again pod 20000 100000 100663296",
+        "alone 137 0",
         "first main 10000 100000 67108864",
         "first pod 10000 100000 67108864",
         "then main 20000 100000 100663296",

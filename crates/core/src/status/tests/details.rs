@@ -297,6 +297,43 @@ fn ips(pod_text: &str, host: &[&str], sandbox_ips: &[&str], old: &[&str]) -> Str
 }
 
 #[test]
+fn a_host_of_another_family_is_told() {
+    let on = |ip: &str| PodStatus {
+        host_ip: Some(ip.to_owned()).filter(|ip| !ip.is_empty()),
+        ..PodStatus::default()
+    };
+    let mismatch = |before: u8, told: &str, after: u8, now: &str| {
+        format!(
+            "Kubelet detected an IPv{before} node IP ({told}), but the cloud provider selected \
+             an IPv{after} node IP ({now}); pass an explicit `--node-ip` to kubelet to fix this."
+        )
+    };
+    for (told, now, expected) in [
+        ("10.0.0.1", "10.0.0.1", None),
+        ("10.0.0.1", "10.0.0.2", None),
+        ("fd00::1", "fd00::2", None),
+        (
+            "10.0.0.1",
+            "fd00::1",
+            Some(mismatch(4, "10.0.0.1", 6, "fd00::1")),
+        ),
+        (
+            "fd00::1",
+            "10.0.0.1",
+            Some(mismatch(6, "fd00::1", 4, "10.0.0.1")),
+        ),
+        // Nothing is known, yet or any more.
+        ("", "10.0.0.1", None),
+        ("10.0.0.1", "", None),
+        ("odd", "10.0.0.1", None),
+    ] {
+        let found = host_family_mismatch(Some(&on(told)), &on(now));
+        assert_eq!(found, expected, "{told} {now}");
+    }
+    assert_eq!(host_family_mismatch(None, &on("10.0.0.1")), None);
+}
+
+#[test]
 fn addresses() {
     for (pod, host, sandbox, old, expected) in [
         (

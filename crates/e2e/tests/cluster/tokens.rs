@@ -1,0 +1,89 @@
+//! Tokens of service accounts as containers see them: whole, and renewed in time.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use krablet_e2e::Member;
+use krablet_e2e::cluster_stage::Joining;
+use krablet_e2e::manifest::{scratch_volume, shell, single, with};
+use serde_json::json;
+
+use crate::volumes::at;
+
+/// A clock that is ahead of the API server's by so much that a token of ten minutes has lived four fifths of its life in
+/// a few seconds: when it is renewed differs by ten of them.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *now) {
+    int failed = syscall(SYS_clock_gettime, id, now);
+    if (!failed && id == CLOCK_REALTIME) now->tv_sec += 468;
+    return failed;
+}
+"#;
+
+/// The agent goes by that clock from its next start on.
+fn go_ahead(node: &mut Member) {
+    let dir = node.stage.scratch("clock");
+    let file = |name: &str| dir.join(name).display().to_string();
+    let (source, library, program) = (file("clock.c"), file("clock.so"), file("krablet"));
+    fs::write(&source, CLOCK).unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-fPIC", "-o", &library, &source]);
+    assert!(gcc.status().unwrap().success());
+    let own = node.stage.krablet.program().display();
+    let script = format!("#!/bin/sh\nexec env LD_PRELOAD='{library}' '{own}' \"$@\"\n");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    node.stage.krablet.replace_program(program.into());
+}
+
+/// A reader in a tight loop never sees anything but a whole token, while the agent renews it, and comes and goes.
+pub async fn are_whole_while_they_are_renewed(main: &Member) {
+    let mut node = main.prepared_beside("vol-tokens", Joining::default()).await;
+    go_ahead(&mut node);
+    node.start().await;
+    let name = "vol-tokens";
+    let scratch = node.stage.scratch(name);
+    // Three parts, no more and no less, and never empty. What differs from the last is noted.
+    let script = "last=; while :; do \
+        if ! read -r t < /var/run/token && [ -z \"$t\" ]; then echo empty >> /scratch/bad; continue; fi; \
+        case \"$t\" in *.*.*.*) echo more >> /scratch/bad;; *.?*.?*) ;; *) echo \"less $t\" >> /scratch/bad;; esac; \
+        if [ \"$t\" != \"$last\" ]; then echo \"${#t}\" >> /scratch/seen; last=$t; fi; done";
+    let container = with(
+        shell("main", script),
+        json!({"volumeMounts": [at("token", "/var/run"), at("scratch", "/scratch")]}),
+    );
+    let mut manifest = single(name, container);
+    manifest["spec"]["volumes"] = json!([
+        {"name": "token", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}]}},
+        scratch_volume(&scratch),
+    ]);
+    node.run(&manifest).await;
+    seen(&node, &scratch, 4).await;
+    for _ in 0..2 {
+        // A new agent asks for a new one.
+        let before = node.stage.lines(&scratch, "seen").len();
+        node.stage.crash().await;
+        node.ready().await;
+        seen(&node, &scratch, before + 1).await;
+    }
+    assert_eq!(node.stage.lines(&scratch, "bad"), Vec::<String>::new());
+    node.end(name).await;
+    node.down().await;
+}
+
+async fn seen(node: &Member, scratch: &Path, wanted: usize) {
+    node.wait("vol-tokens", "a token is seen", async || {
+        match node.stage.lines(scratch, "seen").len() {
+            seen if seen >= wanted => Ok(()),
+            seen => Err(format!("{seen} of {wanted}")),
+        }
+    })
+    .await;
+}
