@@ -7,15 +7,18 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use futures::FutureExt as _;
+use http::StatusCode;
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -251,10 +254,11 @@ async fn talk(
     guest: &Guest,
 ) {
     let stream = TokioIo::new(wire);
-    let doings = guest.doings();
+    let (doings, refused) = (guest.doings(), RefusedUpgrade::default());
+    let refusals = refused.clone();
     let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(shown.clone());
-        answer(router.clone(), request, doings.clone())
+        answer(router.clone(), request, doings.clone(), refusals.clone())
     });
     match speech {
         Speech::Old => {
@@ -266,6 +270,27 @@ async fn talk(
             let builder = builder(guest);
             let served = builder.serve_connection_with_upgrades(stream, service);
             until_it_ends(served, |served| served.graceful_shutdown(), guest).await;
+        }
+    }
+    refused.take_leave().await;
+}
+
+/// A connection whose client wanted to speak something else and was not let. At its end HTTP would hand it on for that, and
+/// who has nobody to hand it to would drop it: a client of TLS could not tell that from an answer that was cut off.
+#[derive(Clone, Default)]
+struct RefusedUpgrade(Arc<Mutex<Option<OnUpgrade>>>);
+
+impl RefusedUpgrade {
+    fn note(&self, upgrade: OnUpgrade) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(upgrade);
+    }
+
+    async fn take_leave(self) {
+        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Handed over by now, if ever: the connection has ended.
+        if let Some(Some(Ok(wire))) = noted.map(OnUpgrade::now_or_never) {
+            let mut wire = TokioIo::new(wire);
+            let _ = timeout(HURRIED_FAREWELL, wire.shutdown()).await;
         }
     }
 }
@@ -334,10 +359,17 @@ async fn answer(
     router: Router,
     request: http::Request<Incoming>,
     doings: Doings,
+    refusals: RefusedUpgrade,
 ) -> Result<http::Response<Held<UnderWay>>, Infallible> {
     let under_way = doings.begin();
+    let upgrade = request.extensions().get::<OnUpgrade>().cloned();
     let response = router.oneshot(request).await?;
     let status = response.status();
+    if let Some(upgrade) = upgrade
+        && status != StatusCode::SWITCHING_PROTOCOLS
+    {
+        refusals.note(upgrade);
+    }
     let refused = status.is_client_error() || status.is_server_error();
     let under_way = (!refused).then_some(under_way);
     Ok(response.map(|body| Held::new(body, under_way)))

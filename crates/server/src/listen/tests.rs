@@ -200,6 +200,28 @@ async fn a_request_is_answered() {
     assert!(rest(stream).await.ends_with("fine"));
 }
 
+#[tokio::test]
+async fn who_is_not_let_speak_otherwise_is_taken_leave_of() {
+    for (path, expected) in [("/", "fine"), ("/refused", "Unauthorized")] {
+        for last in ["Connection: close\r\n", ""] {
+            let mut tasks = JoinSet::new();
+            let mut client = client(&mut tasks).await;
+            let asked = format!("GET {path} HTTP/1.1\r\nHost: node\r\n{last}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+            client.write_all(asked.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(expected.as_bytes()) {
+                assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+            }
+            if last.is_empty() {
+                client.shutdown().await.unwrap();
+            }
+            // Ends without an error: nothing was cut off.
+            assert_eq!(client.read_to_end(&mut answer).await.unwrap(), 0);
+            ended(&mut tasks).await;
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn nothing_under_way_ends_a_modern_connection_too() {
     for path in ["/", "/refused"] {
