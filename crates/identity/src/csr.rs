@@ -11,6 +11,7 @@ use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use krablet_kube::pem;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
@@ -19,7 +20,7 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 
 use crate::IdentityError;
 use crate::names::Names;
-use crate::pair::{NODES, Subject, key_pem, node_user, pem};
+use crate::pair::{NODES, Subject, key_pem, node_user};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// In this order they are part of a request's name. Key encipherment is for RSA keys only.
@@ -57,7 +58,7 @@ impl NodeKey {
     pub(crate) fn to_pem(&self) -> String {
         match PrivateKeyDer::try_from(self.pair.serialized_der()) {
             Ok(key) => key_pem(&key),
-            Err(_) => pem("PRIVATE KEY", self.pair.serialized_der()),
+            Err(_) => pem::encoded("PRIVATE KEY", self.pair.serialized_der()),
         }
     }
 
@@ -93,7 +94,7 @@ impl NodeKey {
         params.distinguished_name = name;
         params.subject_alt_names = names;
         let request = params.serialize_request(&self.pair).map_err(wrong)?;
-        Ok(pem("CERTIFICATE REQUEST", request.der()))
+        Ok(pem::encoded("CERTIFICATE REQUEST", request.der()))
     }
 }
 

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
+use krablet_kube::pem;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -14,8 +13,6 @@ use x509_parser::x509::X509Name;
 
 use crate::IdentityError;
 
-/// Characters of a line in a PEM file.
-const PEM_LINE: usize = 64;
 /// Every certificate of a node is in this group.
 pub(crate) const NODES: &str = "system:nodes";
 
@@ -150,7 +147,7 @@ impl Pair {
     pub(crate) fn to_pem(&self) -> String {
         let mut text = String::new();
         for certificate in &self.inner.certified.cert {
-            text += &pem("CERTIFICATE", certificate);
+            text += &pem::encoded("CERTIFICATE", certificate);
         }
         text + &key_pem(&self.inner.key)
     }
@@ -180,20 +177,7 @@ pub(crate) fn key_pem(key: &PrivateKeyDer<'_>) -> String {
         PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
         _ => "PRIVATE KEY",
     };
-    pem(label, key.secret_der())
-}
-
-pub(crate) fn pem(label: &str, der: &[u8]) -> String {
-    let body = STANDARD.encode(der);
-    let mut text = format!("-----BEGIN {label}-----\n");
-    let mut rest = body.as_str();
-    while !rest.is_empty() {
-        let (line, left) = rest.split_at(rest.len().min(PEM_LINE));
-        text.push_str(line);
-        text.push('\n');
-        rest = left;
-    }
-    text + &format!("-----END {label}-----\n")
+    pem::encoded(label, key.secret_der())
 }
 
 #[cfg(test)]
@@ -217,7 +201,6 @@ mod tests {
         );
         assert!(again.is_for_node("node-1"));
         assert!(!again.is_for_node("node-2"));
-        assert!(text.lines().all(|line| line.len() <= PEM_LINE));
     }
 
     #[test]

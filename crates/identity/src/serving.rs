@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::{Timestamp, ToSpan as _};
+use krablet_kube::pem;
 use krablet_linux::Files;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 
 use crate::IdentityError;
 use crate::csr::wrong;
-use crate::pair::{Pair, pem};
+use crate::pair::Pair;
 
 const CERTIFICATE: &str = "kubelet.crt";
 const KEY: &str = "kubelet.key";
@@ -87,8 +88,8 @@ fn make(
     let key = KeyPair::generate().map_err(wrong)?;
     let certificate = params.self_signed(&key).map_err(wrong)?;
     Ok((
-        pem("CERTIFICATE", certificate.der()),
-        pem("PRIVATE KEY", key.serialized_der()),
+        pem::encoded("CERTIFICATE", certificate.der()),
+        pem::encoded("PRIVATE KEY", key.serialized_der()),
     ))
 }
 

@@ -14,7 +14,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
 };
-use krablet_kube::{Api, ApiError, Call, Kube, Verb, Watch, paths};
+use krablet_kube::{Api, ApiError, Call, Kube, Verb, Watch, paths, pem};
 use krablet_linux::WallClock;
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, Issuer, KeyPair, PublicKeyData,
@@ -30,7 +30,7 @@ use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate, X509Certif
 use crate::Pair;
 use crate::csr::NodeKey;
 use crate::names::Names;
-use crate::pair::{Subject, node_user, pem};
+use crate::pair::{Subject, node_user};
 
 /// A moment in the tests' own time.
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -104,7 +104,7 @@ impl Authority {
         params.not_before = time(from);
         params.not_after = time(to);
         let certificate = params.signed_by(key, &self.issuer).unwrap();
-        pem("CERTIFICATE", certificate.der()).into_bytes()
+        pem::encoded("CERTIFICATE", certificate.der()).into_bytes()
     }
 
     /// A node's pair.

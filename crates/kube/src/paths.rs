@@ -8,6 +8,10 @@ pub const PODS: &str = "/api/v1/pods";
 pub const CERTIFICATE_SIGNING_REQUESTS: &str =
     "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 pub const RUNTIME_CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
+pub const CLUSTER_TRUST_BUNDLES: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
+/// Of all namespaces.
+pub const POD_CERTIFICATE_REQUESTS: &str =
+    "/apis/certificates.k8s.io/v1beta1/podcertificaterequests";
 /// Where the leases of nodes are.
 pub const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
@@ -33,6 +37,10 @@ pub fn pod_status(namespace: impl Display, name: impl Display) -> String {
 
 pub fn service_account(namespace: impl Display, name: impl Display) -> String {
     format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}")
+}
+
+pub fn pod_certificate_requests(namespace: impl Display) -> String {
+    format!("/apis/certificates.k8s.io/v1beta1/namespaces/{namespace}/podcertificaterequests")
 }
 
 pub fn events(namespace: impl Display) -> String {

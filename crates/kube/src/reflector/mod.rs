@@ -5,6 +5,7 @@
 //! [`store`].
 
 mod course;
+mod on_demand;
 mod store;
 
 use std::sync::Arc;
@@ -19,6 +20,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::{Api, ApiError, Call, Priority, Verb};
+pub use on_demand::{OnDemand, OnDemandTask, on_demand};
+
 use course::{Age, Course, Happened, PAGE, Step};
 use store::{Listing, Store};
 
