@@ -25,6 +25,7 @@ use crate::accounts::Accounts;
 use crate::classes::ClassTasks;
 use crate::mirrors::Mirrors;
 use crate::pod_set::DesiredPods;
+use crate::projections::Offers;
 
 /// So long an API server that may be there has for its first word.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -45,6 +46,7 @@ pub struct Cluster {
     /// Where that is written down.
     pub saver: Option<Saver<Remembered>>,
     pub keepsakes: Keepsakes,
+    pub offers: Offers,
     pub events: SinkConfig,
     pub recorder: krablet_events::Recorder,
 }

@@ -17,6 +17,7 @@ mod mirrors;
 mod mono;
 mod network;
 mod pod_set;
+mod projections;
 mod resizes;
 mod steps;
 mod sync_loop;
@@ -36,7 +37,7 @@ use krablet_events::Recorder;
 use krablet_linux::{Cgroups, Files, Mounts, Tools, Trees, WallClock};
 use krablet_metrics::Metrics;
 use krablet_net::Net;
-use krablet_objects::Referents;
+use krablet_objects::{Bell, Referents};
 use krablet_observer::{Observer, ObserverConfig, ObserverHandle};
 use krablet_pod::marks::PodSource;
 use krablet_probes::{Probes, ProbesHandle};
@@ -58,12 +59,14 @@ pub use door::{Conditions, DoorDeps, node_view};
 pub use eviction::Eviction;
 pub use mono::MonoClock;
 pub use pod_set::DesiredPods;
+pub use projections::Offers;
 pub use take_over::Adoption;
 
 use cluster::ClusterTasks;
 use door::Door;
 use housekeeping::{Housekeeping, Places};
 use network::NetworkReadiness;
+use projections::ProjectionTasks;
 use resizes::ResizeBook;
 use steps::{NodeStatusFacts, StepParts, Steps};
 use sync_loop::{Inputs, Parts, SyncLoop};
@@ -163,6 +166,8 @@ pub struct Agent {
     sync_loop: SyncLoop,
     inputs: Inputs,
     volumes: Arc<Volumes>,
+    projections: ProjectionTasks,
+    bell: Bell,
     cluster: Option<ClusterTasks>,
 }
 
@@ -184,7 +189,7 @@ impl Agent {
             images: deps.image_deps.keychain.metrics().clone(),
             ..Metrics::default()
         };
-        let volumes = wiring::volumes(config.volumes, &deps, &metrics, config.seed);
+        let (volumes, projections) = wiring::volumes(config.volumes, &deps, &metrics, config.seed);
         let gc = wiring::container_gc(config.gc, &config.runtime.paths, &deps);
         let started = Arc::new(Notify::new());
         let views = observer_handle.clone();
@@ -289,6 +294,8 @@ impl Agent {
             sync_loop: SyncLoop::new(parts, workers, housekeeping, door, turn, config.seed),
             inputs,
             volumes,
+            projections,
+            bell: deps.referents.bell,
             cluster,
         };
         (agent, handle)
@@ -305,6 +312,7 @@ impl Agent {
         tasks.spawn(self.image_gc.run());
         tasks.spawn(self.sync_loop.run(self.inputs));
         tasks.spawn(find_volumes(self.volumes));
+        self.projections.spawn(&self.bell, &mut tasks);
         if let Some(cluster) = self.cluster {
             cluster.spawn(&mut tasks);
         }

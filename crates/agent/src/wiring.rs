@@ -19,6 +19,7 @@ use crate::cluster::Cluster;
 use crate::counted_cgroups::CountedCgroups;
 use crate::mono::MonoClock;
 use crate::pod_set::DesiredPods;
+use crate::projections::{ProjectionTasks, Projections};
 use crate::steps::cgroups::PodCgroups;
 
 pub(crate) fn observer(
@@ -52,8 +53,14 @@ pub(crate) fn volumes(
     deps: &AgentDeps,
     metrics: &Metrics,
     seed: u64,
-) -> Arc<Volumes> {
+) -> (Arc<Volumes>, ProjectionTasks) {
     let cluster = deps.cluster.as_ref();
+    let projections = cluster.map(|c| Projections::of(c, &deps.clock, seed));
+    let Projections {
+        certificates,
+        trust_bundles,
+        tasks,
+    } = projections.unwrap_or_default();
     let deps = VolumesDeps {
         files: deps.files.clone(),
         trees: deps.trees.clone(),
@@ -63,10 +70,12 @@ pub(crate) fn volumes(
         objects: deps.referents.objects.clone(),
         cluster: cluster.map(Cluster::volume_objects),
         tokens: cluster.map(|c| c.tokens(&deps.clock, seed)),
+        certificates,
+        trust_bundles,
         node: deps.door.node.clone(),
         metrics: metrics.volumes.clone(),
     };
-    Arc::new(Volumes::new(config, deps))
+    (Arc::new(Volumes::new(config, deps)), tasks)
 }
 
 pub(crate) fn container_gc(policy: GcPolicy, paths: &Paths, deps: &AgentDeps) -> ContainerGc {

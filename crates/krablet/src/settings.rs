@@ -52,7 +52,6 @@ pub fn agent_config(ground: &Ground<'_>, machine: &Machine, runtime_name: String
         runtime: runtime_config(loaded, machine, root, gates, seed),
         volumes: VolumesConfig {
             node_memory: u64::try_from(machine.memory).ok().filter(|m| *m > 0),
-            trust_bundles: loaded.gates.enabled(Gate::ClusterTrustBundleProjection),
             ..VolumesConfig::new(root.clone())
         },
         periods: Periods {

@@ -78,7 +78,7 @@ const NOTES: &str = "
   (`kubelet_cpu_manager_*`, `kubelet_memory_manager_*`, `kubelet_topology_manager_*`, `kubelet_container_aligned_compute_resources_*`,
   `resource_manager_*`), device plugins (`kubelet_device_plugin_*`), plugins that register themselves (`plugin_manager_total_plugins`), CSI
   (`csi_operations_seconds`, `kubelet_volume_stats_health_status_abnormal`), DRA (`dra_*`), graceful shutdown
-  (`kubelet_graceful_shutdown_*`), certificates of pods (`kubelet_podcertificate_states`), the pods API
+  (`kubelet_graceful_shutdown_*`), the pods API
   (`kubelet_pod_watch_events_dropped_total`), mounts with SELinux contexts (`volume_manager_selinux_*`), sums of protected memory
   (`kubelet_memory_qos_node_memory_*`), and WebSockets that the kubelet translates itself (`kubelet_websocket_streaming_requests_total`).
 - `kubelet_imagemanager_inmemory_*`: records of pulls are not kept in memory. `kubelet_pod_resources_endpoint_errors_list` and

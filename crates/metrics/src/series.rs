@@ -272,6 +272,8 @@ series! {
         "Volumes of earlier lives that no record tells of and that could not be taken away at the first try";
     VOLUME_COLLECTION_DURATION: Metrics "ALPHA" Histogram(&DEFAULT), "kubelet_volume_metric_collection_duration_seconds" ["metric_source"]
         "Time it took to measure what a volume takes, pauses included";
+    POD_CERTIFICATES: Metrics "ALPHA" Gauge, "kubelet_podcertificate_states" ["signer_name", "state"]
+        "Certificates that projected volumes show, by signer and state";
     TOTAL_VOLUMES: Metrics "ALPHA" Gauge, "volume_manager_total_volumes" ["plugin_name", "state"]
         "Volumes that pods are to have and volumes that stand";
     HTTP_REQUESTS: Metrics "ALPHA" Counter, "kubelet_http_requests_total" ["long_running", "method", "path", "server_type"]

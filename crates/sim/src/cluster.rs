@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use krablet_agent::{Cluster, DoorDeps, Keepsakes};
+use krablet_agent::{Cluster, DoorDeps, Keepsakes, Offers};
 use krablet_checkpoint::{AdmittedPods, Checkpoint, DesiredPods, Saver, State, saver};
 use krablet_events::sink::SinkConfig;
 use krablet_kube::Kube;
@@ -51,6 +51,7 @@ pub(crate) async fn join(
         remembered: desired.pods,
         saver: Some(desired_saver),
         keepsakes: Keepsakes::default(),
+        offers: Offers::default(),
         events: SinkConfig {
             node_name: NODE_NAME.to_owned(),
             rate: 50,

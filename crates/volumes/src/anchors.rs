@@ -2,47 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-
-/// Longest line of an encoded certificate.
-const LINE: usize = 64;
+use krablet_kube::pem;
 
 /// PEM texts in, one PEM text out. What stands between certificates, and headers in them, is left out.
 pub(crate) fn normalized(texts: &[String]) -> String {
-    let found: BTreeSet<Vec<u8>> = texts.iter().flat_map(|t| certificates(t)).collect();
-    found.iter().map(|bytes| encoded(bytes)).collect()
-}
-
-fn certificates(text: &str) -> Vec<Vec<u8>> {
-    let mut found = Vec::new();
-    let mut open: Option<String> = None;
-    for line in text.lines().map(str::trim) {
-        if line.starts_with("-----BEGIN ") {
-            open = Some(String::new());
-        } else if line.starts_with("-----END ") {
-            let body = open.take().unwrap_or_default();
-            found.extend(STANDARD.decode(body).ok().filter(|b| !b.is_empty()));
-        } else if let Some(body) = open.as_mut().filter(|_| !line.contains(':')) {
-            body.push_str(line);
-        }
-    }
-    found
-}
-
-fn encoded(bytes: &[u8]) -> String {
-    let body = STANDARD.encode(bytes);
-    let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
-    let mut rest = body.as_str();
-    while !rest.is_empty() {
-        // The alphabet has no character of more than a byte.
-        let (line, after) = rest.split_at(rest.len().min(LINE));
-        text.push_str(line);
-        text.push('\n');
-        rest = after;
-    }
-    text.push_str("-----END CERTIFICATE-----\n");
-    text
+    let found: BTreeSet<Vec<u8>> = texts.iter().flat_map(|t| pem::blocks(t)).collect();
+    let certificates = found.iter();
+    certificates
+        .map(|bytes| pem::encoded("CERTIFICATE", bytes))
+        .collect()
 }
 
 #[cfg(test)]
@@ -51,17 +19,9 @@ mod tests {
 
     #[test]
     fn each_certificate_once() {
-        let a = encoded(&[1; 100]);
-        let b = encoded(&[2; 10]);
+        let [a, b] = [[1; 10], [2; 10]].map(|bytes| pem::encoded("CERTIFICATE", &bytes));
         let once = normalized(&[format!("{b}noise\n{a}"), format!("{a}{b}")]);
         assert_eq!(once, format!("{a}{b}"));
-        assert!(a.lines().all(|line| line.len() <= LINE));
-        let with_header = b.replace("KEY", "").replacen('\n', "\nName: x\n\n", 1);
-        assert_eq!(normalized(&[with_header]), b);
-        assert_eq!(
-            normalized(&["-----BEGIN X-----\n???\n-----END X-----".into()]),
-            ""
-        );
         assert_eq!(normalized(&[]), "");
     }
 

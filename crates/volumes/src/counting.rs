@@ -8,6 +8,7 @@ use std::time::Duration;
 use krablet_metrics::VolumeMetrics;
 use krablet_pod::PodRef;
 use krablet_pod::api::{Pod, PodSpec};
+use krablet_podcerts::PodCertificates;
 
 use crate::plugin::{Source, VolumeRequest};
 use crate::record::{DEVICES, RecordedVolume};
@@ -49,6 +50,14 @@ impl Volumes {
             }
         }
         census
+    }
+
+    /// How many certificates of pods are in which state, by signer.
+    pub fn certificate_states(&self) -> BTreeMap<(String, &'static str), usize> {
+        let certificates = self.deps.certificates.as_ref();
+        certificates
+            .map(PodCertificates::states)
+            .unwrap_or_default()
     }
 
     /// A sweep found so many directories of pods that are gone, and could not remove so many of them.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use krablet_objects::ObjectError;
 use krablet_pod::PodUid;
+use krablet_podcerts::CertificateError;
 use krablet_tokens::TokenError;
 
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +106,8 @@ pub enum SetUpError {
     Object(#[from] ObjectError),
     #[error(transparent)]
     Token(#[from] TokenError),
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     #[error("configmap references non-existent config key: {0}")]
     NoConfigKey(String),
     #[error("references non-existent secret key: {0}")]
@@ -121,9 +124,6 @@ pub enum SetUpError {
     MountPoint(String),
     #[error("{0}")]
     HugePages(String),
-    /// A source of a projected volume that is not there yet.
-    #[error("projected sources of kind {0} are not supported")]
-    UnsupportedSource(&'static str),
     /// Of several sources of one volume.
     #[error("[{}]", .0.join(", "))]
     Several(Vec<String>),

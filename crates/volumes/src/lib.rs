@@ -43,6 +43,7 @@ mod tear_down;
 #[cfg(test)]
 mod testing;
 mod tool;
+mod trust;
 mod turns;
 mod used;
 mod users;
@@ -58,4 +59,5 @@ pub use plugin::{
     MountedVolume, PodMounts, Source, Standing, VolumePlugin, VolumeRequest, kind_of,
 };
 pub use record::{RECORD_FILE, Record, RecordedVolume};
+pub use trust::{TrustBundle, TrustBundles, trust_bundles_of};
 pub use volumes::{SetUp, Volumes, VolumesConfig, VolumesDeps};

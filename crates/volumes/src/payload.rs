@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use krablet_linux::{TreeFile, TreeFiles};
 use krablet_pod::Quantity;
 use krablet_pod::api::{
-    ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, PodSpec, Secret, SecurityContext,
+    ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, PodCertificateProjection, PodSpec, Secret,
+    SecurityContext,
 };
 use krablet_pod::containers::{all, ephemeral_containers};
 use krablet_pod::downward::{self, Addresses};
+use krablet_podcerts::Bundle;
 
 use crate::error::SetUpError;
 
@@ -140,6 +142,25 @@ pub(crate) fn private(bytes: Vec<u8>, mode: i32, pod: &Pod, fs_group: Option<i64
         owner: user.and_then(|u| u32::try_from(u).ok()),
         ..file(bytes, mode)
     }
+}
+
+/// The files of a certificate: all in one, and each part by itself, where the pod wants them.
+pub(crate) fn of_certificate(
+    source: &PodCertificateProjection,
+    bundle: &Bundle,
+    file: impl Fn(&str) -> TreeFile,
+) -> Files {
+    let whole = format!("{}{}", bundle.key, bundle.chain);
+    let parts = [
+        (&source.credential_bundle_path, &*whole),
+        (&source.key_path, &*bundle.key),
+        (&source.certificate_chain_path, &*bundle.chain),
+    ];
+    let wanted = parts.into_iter().filter_map(|(path, text)| {
+        let path = path.as_ref().filter(|path| !path.is_empty())?;
+        Some((path.clone(), file(text)))
+    });
+    wanted.collect()
 }
 
 /// The one user that all containers of the pod run as.

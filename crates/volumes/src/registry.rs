@@ -33,10 +33,9 @@ pub(crate) fn built_in(config: &VolumesConfig, deps: &VolumesDeps) -> Vec<Arc<dy
         renderer: Arc::new(Renderer {
             objects: deps.objects.clone(),
             tokens: deps.tokens.clone(),
-            cluster: deps.cluster.clone(),
+            certificates: deps.certificates.clone(),
+            trust_bundles: deps.trust_bundles.clone(),
             node: deps.node.clone(),
-            trust_bundles: config.trust_bundles,
-            clock: deps.clock.clone(),
         }),
     };
     let content = ContentKind::ALL.map(|kind| {

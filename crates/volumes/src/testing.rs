@@ -31,6 +31,8 @@ pub(crate) fn in_memory(
         objects: Arc::new(objects.clone()),
         cluster: None,
         tokens: None,
+        certificates: None,
+        trust_bundles: None,
         node: watch::Sender::default().subscribe(),
         metrics: Default::default(),
     }

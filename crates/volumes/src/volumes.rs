@@ -15,6 +15,7 @@ use krablet_objects::Objects;
 use krablet_pod::api::{Pod, PodSpec, Volume};
 use krablet_pod::paths::RootDir;
 use krablet_pod::{PodRef, PodUid};
+use krablet_podcerts::PodCertificates;
 use krablet_tokens::Tokens;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -29,6 +30,7 @@ use crate::plugin::{PodMounts, Source, Standing, VolumePlugin, VolumeRequest, ki
 use crate::record::{self, Found, RecordedVolume};
 use crate::registry;
 use crate::resolve::{ClaimedVolumes, source, sub_path_points};
+use crate::trust::TrustBundles;
 use crate::used::{Used, used};
 use crate::waiting::Waiting;
 
@@ -44,8 +46,6 @@ pub struct VolumesConfig {
     pub host_path_deadline: Duration,
     /// Memory all pods together may use: the limit of memory volumes that have no smaller one.
     pub node_memory: Option<u64>,
-    /// Whether bundles of certificates may be projected.
-    pub trust_bundles: bool,
 }
 
 impl VolumesConfig {
@@ -54,7 +54,6 @@ impl VolumesConfig {
             root,
             host_path_deadline: Duration::from_secs(10),
             node_memory: None,
-            trust_bundles: false,
         }
     }
 }
@@ -71,6 +70,9 @@ pub struct VolumesDeps {
     /// None on a node without a cluster.
     pub cluster: Option<Arc<dyn ClusterObjects>>,
     pub tokens: Option<Tokens>,
+    /// None where the feature is not on, too.
+    pub certificates: Option<PodCertificates>,
+    pub trust_bundles: Option<TrustBundles>,
     /// What pods may use of this node, and how it is labelled.
     pub node: watch::Receiver<Arc<NodeView>>,
     pub metrics: VolumeMetrics,

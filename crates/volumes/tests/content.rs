@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // all of it is test code
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,13 +14,16 @@ use jiff::Timestamp;
 use krablet_linux::fake::{Fault, MemoryFiles};
 use krablet_linux::{Mounts, WallClock};
 use krablet_objects::{ObjectError, ObjectKey};
-use krablet_pod::api::Pod;
+use krablet_pod::api::{Pod, SecurityContext};
+use krablet_pod::paths::RootDir;
+use krablet_volumes::{Volumes, VolumesConfig};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 mod common;
 
-use common::{UID, agent, assert_gone, node, pod, told, world};
+use common::{ROOT, UID, agent, assert_gone, node, pod, told, world};
 
 const POD_DIR: &str = "/var/lib/kubelet/pods/u-1";
 
@@ -36,10 +40,8 @@ fn shown(files: &MemoryFiles, plugin: &str, path: &str) -> Option<String> {
 #[tokio::test]
 async fn what_volumes_show_and_with_which_rights() {
     let (world, files) = (world(), node());
-    world.cluster.with(|s| {
-        let bundle = "-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n";
-        s.bundles.insert("roots".to_owned(), bundle.to_owned())
-    });
+    let bundle = "-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n";
+    world.put_bundle("roots", bundle);
     let mut pod = pod(r#"[
         {"name":"conf","configMap":{"name":"settings","defaultMode":288}},
         {"name":"keys","secret":{"secretName":"keys","items":[{"key":"word","path":"deep/word","mode":256}]}},
@@ -141,9 +143,9 @@ async fn what_is_missing_is_told_in_upstreams_words_and_all_at_once() {
             ],
         ),
         (
-            r#"[{"name":"a","projected":{"sources":[{"podCertificate":{"signerName":"a/b","keyType":"ED25519","keyPath":"k"}}]}}]"#,
+            r#"[{"name":"a","projected":{"sources":[{"podCertificate":{"signerName":"a/b","keyType":"DSA","keyPath":"k"}}]}}]"#,
             &[
-                "MountVolume.SetUp failed for volume \"a\" : projected sources of kind podCertificate are not supported",
+                "MountVolume.SetUp failed for volume \"a\" : while creating initial PodCertificateRequest: unknown key type \"DSA\"",
             ],
         ),
         (
@@ -417,4 +419,84 @@ async fn a_tear_down_cut_short_anywhere_is_finished_by_the_next() {
             }
         }
     }
+}
+
+/// As one file or as two, for its user alone; kept for as long as it is good.
+#[tokio::test]
+async fn a_certificate_of_the_pods_own() {
+    let (world, files) = (world(), node());
+    let mut pod = pod(r#"[{"name":"c","projected":{"sources":[
+        {"configMap":{"name":"settings"}},
+        {"podCertificate":{"signerName":"a/b","keyType":"ECDSAP256","credentialBundlePath":"all.pem",
+                           "keyPath":"key.pem","certificateChainPath":"chain.pem"}}]}}]"#);
+    let container = &mut pod.spec.as_mut().unwrap().containers[0];
+    container.security_context = Some(SecurityContext {
+        run_as_user: Some(1000),
+        ..SecurityContext::default()
+    });
+    let volumes = agent(&world, &files);
+    let done = volumes.set_up(&pod).await.unwrap();
+    let renew_at = done.renew_at.unwrap().as_second();
+    assert!((1800..=2100).contains(&renew_at), "{renew_at}");
+    let show = |name: &str| shown(&files, "kubernetes.io~projected", &format!("c/{name}")).unwrap();
+    let (key, chain) = (show("key.pem"), show("chain.pem"));
+    assert!(key.starts_with("-----BEGIN PRIVATE KEY-----\n"), "{key}");
+    assert!(
+        chain.starts_with("-----BEGIN CERTIFICATE-----\n"),
+        "{chain}"
+    );
+    assert_eq!(show("all.pem"), format!("{key}{chain}"));
+    for name in ["key.pem", "all.pem", "chain.pem"] {
+        let path = Path::new(POD_DIR)
+            .join("volumes/kubernetes.io~projected/c")
+            .join(name);
+        let owner = files.owner(&path).unwrap();
+        assert_eq!((files.mode(&path), owner), (Some(0o600), 1000), "{name}");
+    }
+    volumes.set_up(&pod).await.unwrap();
+    assert_eq!(show("key.pem"), key);
+    volumes.release(&UID.into()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_is_not_there_yet_is_waited_for() {
+    let (world, files) = (world(), node());
+    world.signer.idle.store(true, Ordering::Relaxed);
+    let pod = pod(r#"[{"name":"c","projected":{"sources":[
+        {"podCertificate":{"signerName":"a/b","keyType":"ED25519","credentialBundlePath":"all.pem"}}]}}]"#);
+    let volumes = agent(&world, &files);
+    let expected =
+        ["MountVolume.SetUp failed for volume \"c\" : credential bundle is not issued yet"];
+    assert_eq!(told(&volumes, &pod).await, expected);
+}
+
+/// Whoever was shown some is told when there are others, until he goes.
+#[tokio::test]
+async fn other_trust_bundles_are_told_of() {
+    let (world, files) = (world(), node());
+    world.put_bundle(
+        "roots",
+        "-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n",
+    );
+    let deps = world.in_memory(&files);
+    let bundles = deps.trust_bundles.clone().unwrap();
+    let (rung, mut heard) = watch::channel(BTreeSet::new());
+    let watching = tokio::spawn(bundles.watch(move |pods| {
+        rung.send_replace(pods);
+    }));
+    let volumes = Volumes::new(VolumesConfig::new(RootDir::new(ROOT)), deps);
+    let pod = pod(
+        r#"[{"name":"c","projected":{"sources":[{"clusterTrustBundle":{"name":"roots","path":"ca.pem"}}]}}]"#,
+    );
+    let done = volumes.set_up(&pod).await.unwrap();
+    assert_eq!(done.renew_at, None);
+    world.put_bundle("more", "");
+    heard
+        .wait_for(|pods| *pods == BTreeSet::from([UID.into()]))
+        .await
+        .unwrap();
+    volumes.release(&UID.into()).await.unwrap();
+    world.put_bundle("and-more", "");
+    heard.wait_for(BTreeSet::is_empty).await.unwrap();
+    watching.abort();
 }

@@ -30,6 +30,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("observer", &["cri", "linux", "pod"]),
     ("tokens", &["checkpoint", "kube", "linux", "pod"]),
     (
+        "podcerts",
+        &["checkpoint", "events", "kube", "linux", "pod"],
+    ),
+    (
         "volumes",
         &[
             "checkpoint",
@@ -39,6 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "metrics",
             "objects",
             "pod",
+            "podcerts",
             "tokens",
         ],
     ),
@@ -78,6 +83,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "objects",
             "observer",
             "pod",
+            "podcerts",
             "probes",
             "runtime",
             "sources",

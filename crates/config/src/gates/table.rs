@@ -183,7 +183,7 @@ gates! {
     PLEGOnDemandRelist Beta on;
     PersistentVolumeClaimUnusedSinceTime Alpha off;
     PodAndContainerStatsFromCRI Alpha off;
-    PodCertificateRequest Beta off, absent needs [AuthorizeNodeWithSelectors];
+    PodCertificateRequest Beta off needs [AuthorizeNodeWithSelectors];
     PodDeletionCost Beta on;
     PodLevelResourceManagers Alpha off, absent needs [PodLevelResources];
     PodLevelResources Beta on;

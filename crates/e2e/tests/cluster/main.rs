@@ -32,6 +32,7 @@ mod network_volumes;
 mod node;
 mod node_settings;
 mod outages;
+mod pod_certificates;
 mod pods;
 mod ports;
 mod pulls;

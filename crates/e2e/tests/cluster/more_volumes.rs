@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::inside::{inside, inside_of, says, waits};
-use crate::resources;
 use crate::volumes::{at, bound_claim, config_map, looked_into, on_node, release_claim, secret};
+use crate::{pod_certificates, resources};
 
 /// Runs a command of the machine and returns what it says.
 fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
@@ -416,21 +416,23 @@ pub async fn huge_pages(main: &Member) {
 }
 
 const BUNDLES: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
-const BUNDLE_GATES: &str = "ClusterTrustBundle=true,ClusterTrustBundleProjection=true";
+const GATES: &str =
+    "ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true";
+const APIS: &str = "certificates.k8s.io/v1beta1/clustertrustbundles=true,certificates.k8s.io/v1beta1/podcertificaterequests=true";
 
-/// Authorities that the cluster trusts, by name and by signer, and kept up to date.
+/// Authorities that the cluster trusts, by name and by signer, and kept up to date; then what they sign for pods.
 pub async fn authorities_of_the_cluster() {
     let options = ControlPlaneOptions {
         apiserver_args: vec![
-            format!("--feature-gates={BUNDLE_GATES}"),
-            "--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true".to_owned(),
+            format!("--feature-gates={GATES}"),
+            format!("--runtime-config={APIS}"),
         ],
         scheduler: false,
         ..ControlPlaneOptions::default()
     };
     let main = Member::founding(options, "founder").await;
     let joining = Joining {
-        config: json!({"featureGates": {"ClusterTrustBundle": true, "ClusterTrustBundleProjection": true}}),
+        config: json!({"featureGates": {"ClusterTrustBundle": true, "ClusterTrustBundleProjection": true, "PodCertificateRequest": true}}),
         ..Joining::default()
     };
     let mut node = main.prepared_beside("trusting", joining).await;
@@ -479,6 +481,7 @@ pub async fn authorities_of_the_cluster() {
         .unwrap();
     says(&node, name, "cat /trust/signed.pem", authority).await;
     node.end(name).await;
+    pod_certificates::come_from_a_signer(&mut node).await;
     node.down().await;
     main.down().await;
 }

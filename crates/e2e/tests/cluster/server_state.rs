@@ -30,7 +30,7 @@ fn proxy(node: &Member, path: &str) -> String {
     format!("/api/v1/nodes/{}/proxy{path}", node.name)
 }
 
-async fn raw(node: &Member, path: &str) -> Result<String, String> {
+pub async fn raw(node: &Member, path: &str) -> Result<String, String> {
     let path = proxy(node, path);
     let said = node.plane.kubectl(&["get", "--raw", &path]).await;
     said.map_err(|e| format!("{e:#}"))
@@ -157,7 +157,7 @@ fn summary_of_claim(summary: &str, claim: &str) -> Result<Value, String> {
     Ok(found.clone())
 }
 
-fn sample(page: &str, name: &str, labels: &[(&str, &str)]) -> Result<f64, String> {
+pub fn sample(page: &str, name: &str, labels: &[(&str, &str)]) -> Result<f64, String> {
     let page = exposition::parse(page).map_err(|e| format!("{e:?}"))?;
     let family = page.get(name).ok_or_else(|| format!("no {name}"))?;
     let fits = |s: &&exposition::Sample| labels.iter().all(|(k, v)| s.label(k) == Some(v));

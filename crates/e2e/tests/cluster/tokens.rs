@@ -12,8 +12,10 @@ use serde_json::json;
 
 use crate::volumes::at;
 
-/// A clock that is ahead of the API server's by so much that a token of ten minutes has lived four fifths of its life in
-/// a few seconds: when it is renewed differs by ten of them.
+/// A token of ten minutes has then lived four fifths of its life in a few seconds: when it is renewed differs by ten of them.
+const AHEAD: i64 = 468;
+
+/// A clock that is ahead of the API server's.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <sys/syscall.h>
@@ -21,19 +23,20 @@ const CLOCK: &str = r#"
 #include <unistd.h>
 int clock_gettime(clockid_t id, struct timespec *now) {
     int failed = syscall(SYS_clock_gettime, id, now);
-    if (!failed && id == CLOCK_REALTIME) now->tv_sec += 468;
+    if (!failed && id == CLOCK_REALTIME) now->tv_sec += AHEAD;
     return failed;
 }
 "#;
 
-/// The agent goes by that clock from its next start on.
-fn go_ahead(node: &mut Member) {
+/// The agent goes by a clock that is ahead by so many seconds from its next start on.
+pub fn go_ahead(node: &mut Member, seconds: i64) {
     let dir = node.stage.scratch("clock");
     let file = |name: &str| dir.join(name).display().to_string();
     let (source, library, program) = (file("clock.c"), file("clock.so"), file("krablet"));
     fs::write(&source, CLOCK).unwrap();
     let mut gcc = Command::new("gcc");
-    gcc.args(["-shared", "-fPIC", "-o", &library, &source]);
+    let ahead = format!("-DAHEAD={seconds}");
+    gcc.args(["-shared", "-fPIC", &ahead, "-o", &library, &source]);
     assert!(gcc.status().unwrap().success());
     let own = node.stage.krablet.program().display();
     let script = format!("#!/bin/sh\nexec env LD_PRELOAD='{library}' '{own}' \"$@\"\n");
@@ -45,7 +48,7 @@ fn go_ahead(node: &mut Member) {
 /// A reader in a tight loop never sees anything but a whole token, while the agent renews it, and comes and goes.
 pub async fn are_whole_while_they_are_renewed(main: &Member) {
     let mut node = main.prepared_beside("vol-tokens", Joining::default()).await;
-    go_ahead(&mut node);
+    go_ahead(&mut node, AHEAD);
     node.start().await;
     let name = "vol-tokens";
     let scratch = node.stage.scratch(name);

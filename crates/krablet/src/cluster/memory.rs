@@ -87,7 +87,9 @@ pub async fn keepsakes(
         needed.extend(krablet_volumes::kept_names(pod, &open).await);
         if allowed {
             secrets.extend(hidden);
-            secrets.insert(krablet_tokens::kept_name(&PodRef::of(pod).uid));
+            let uid = PodRef::of(pod).uid;
+            secrets.insert(krablet_tokens::kept_name(&uid));
+            secrets.insert(krablet_podcerts::kept_name(&uid));
         }
     }
     open.keep_only(&needed).await;

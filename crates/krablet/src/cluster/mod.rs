@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use krablet_agent::{AgentHandle, Cluster, DoorDeps, node_view};
+use krablet_agent::{AgentHandle, Cluster, DoorDeps, Offers, node_view};
 use krablet_config::{Gate, Loaded};
 use krablet_core::admission::{
     AdmissionSettings, KernelVersion, NodeConditions, NodeView, SysctlAllowlist,
@@ -245,6 +245,13 @@ async fn cluster(
         remembered: remembered.value.pods,
         saver: Some(remembered.saver),
         keepsakes,
+        offers: Offers {
+            certificates: ground.loaded.gates.enabled(Gate::PodCertificateRequest),
+            trust_bundles: ground
+                .loaded
+                .gates
+                .enabled(Gate::ClusterTrustBundleProjection),
+        },
         events: SinkConfig {
             node_name: ground.name.to_owned(),
             rate: u32::try_from(node.event_record_qps).unwrap_or_default(),

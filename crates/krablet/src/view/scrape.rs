@@ -121,6 +121,8 @@ pub struct Moment {
     /// Ephemeral containers in the specs of wanted pods.
     pub ephemeral: u64,
     pub volumes: Census,
+    /// Certificates of pods, by signer and state.
+    pub certificates: BTreeMap<(String, &'static str), usize>,
     /// Volumes and logs.
     pub storage: Storage,
     pub runtime: Vec<Arc<ObservedPod>>,
@@ -163,6 +165,7 @@ impl Moment {
             cluster: None,
             ephemeral,
             volumes: handle.volumes.census(&with_volumes),
+            certificates: handle.volumes.certificate_states(),
             storage: Storage::default(),
             working: handle.accounts.working_pods(wanted),
             runtime: handle.observer.all(),
@@ -289,6 +292,9 @@ fn put_pods(page: &mut Page, moment: &Moment) {
     page.count(ephemeral, &[], moment.ephemeral);
     for ((plugin, state), count) in &moment.volumes {
         page.count(&series::TOTAL_VOLUMES, &[plugin, state], *count);
+    }
+    for ((signer, state), count) in &moment.certificates {
+        page.count(&series::POD_CERTIFICATES, &[signer, state], *count as u64);
     }
     for (group, count) in &moment.working {
         let labels = [group.config, group.lifecycle, group.is_static];

@@ -206,7 +206,9 @@ async fn who_is_not_let_speak_otherwise_is_taken_leave_of() {
         for last in ["Connection: close\r\n", ""] {
             let mut tasks = JoinSet::new();
             let mut client = client(&mut tasks).await;
-            let asked = format!("GET {path} HTTP/1.1\r\nHost: node\r\n{last}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+            let asked = format!(
+                "GET {path} HTTP/1.1\r\nHost: node\r\n{last}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+            );
             client.write_all(asked.as_bytes()).await.unwrap();
             let mut answer = Vec::new();
             while !answer.ends_with(expected.as_bytes()) {

@@ -2,38 +2,33 @@
 
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use krablet_core::admission::NodeView;
-use krablet_linux::{TreeFiles, WallClock};
+use krablet_linux::TreeFiles;
 use krablet_objects::{ObjectError, Objects};
 use krablet_pod::api::{
-    ClusterTrustBundleProjection, ConfigMap, KeyToPath, ProjectedVolumeSource, Secret,
-    ServiceAccountTokenProjection, VolumeProjection,
+    ClusterTrustBundleProjection, ConfigMap, KeyToPath, PodCertificateProjection,
+    ProjectedVolumeSource, Secret, ServiceAccountTokenProjection, VolumeProjection,
 };
 use krablet_pod::{PodRef, PodUid};
+use krablet_podcerts::{Bundle, CertificateError, PodCertificates};
 use krablet_tokens::{TokenError, Tokens, Wanted};
 use tokio::sync::watch;
 
-use crate::anchors;
-use crate::cluster::ClusterObjects;
 use crate::error::SetUpError;
 use crate::payload::{self, DEFAULT_MODE, Files};
 use crate::plugin::VolumeRequest;
+use crate::trust::TrustBundles;
 
 /// Where values come from.
 pub struct Renderer {
     pub objects: Arc<dyn Objects>,
     /// None on a node without a cluster.
     pub tokens: Option<Tokens>,
-    pub cluster: Option<Arc<dyn ClusterObjects>>,
+    pub certificates: Option<PodCertificates>,
+    pub trust_bundles: Option<TrustBundles>,
     pub node: watch::Receiver<Arc<NodeView>>,
-    /// Whether trust bundles are offered.
-    pub trust_bundles: bool,
-    pub clock: Arc<dyn WallClock>,
 }
-
-/// Trust bundles are few and change rarely: they are looked at anew, not watched.
-const BUNDLES_EVERY: SignedDuration = SignedDuration::from_secs(30);
 
 /// What a volume is to show now.
 pub(super) struct Rendered {
@@ -89,6 +84,12 @@ impl Renderer {
         if let Some(tokens) = &self.tokens {
             tokens.forget(uid);
         }
+        if let Some(certificates) = &self.certificates {
+            certificates.forget(uid);
+        }
+        if let Some(bundles) = &self.trust_bundles {
+            bundles.forget(uid);
+        }
     }
 
     async fn config_map(
@@ -131,8 +132,8 @@ impl Renderer {
         let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
         let mut files = Files::new();
         let mut problems: Vec<SetUpError> = Vec::new();
-        for part in source.sources.iter().flatten() {
-            match self.part(request, part, mode, renew_at).await {
+        for (index, part) in source.sources.iter().flatten().enumerate() {
+            match self.part(request, (index, part), mode, renew_at).await {
                 Ok(found) => files.extend(found),
                 Err(problem) => problems.push(problem),
             }
@@ -155,7 +156,7 @@ impl Renderer {
     async fn part(
         &self,
         request: &VolumeRequest<'_>,
-        part: &VolumeProjection,
+        (index, part): (usize, &VolumeProjection),
         mode: i32,
         renew_at: &mut Option<Timestamp>,
     ) -> Result<Files, SetUpError> {
@@ -180,18 +181,21 @@ impl Renderer {
             self.downward(request, items, mode)
         } else if let Some(source) = &part.service_account_token {
             let (bytes, at) = self.token(request, source).await?;
-            *renew_at = [*renew_at, at].into_iter().flatten().min();
+            *renew_at = earlier(*renew_at, at);
             let file = payload::private(bytes, mode, request.pod, request.fs_group());
             Ok(Files::from([(source.path.clone(), file)]))
         } else if let Some(source) = &part.cluster_trust_bundle {
-            let bytes = self.anchors(source).await?.into_bytes();
-            let again = self.clock.now().saturating_add(BUNDLES_EVERY);
-            let again = again.unwrap_or(Timestamp::MAX);
-            *renew_at = Some(renew_at.map_or(again, |at| at.min(again)));
+            let bytes = self.anchors(request, source).await?.into_bytes();
             let file = payload::private(bytes, mode, request.pod, request.fs_group());
             Ok(Files::from([(source.path.clone(), file)]))
-        } else if part.pod_certificate.is_some() {
-            Err(SetUpError::UnsupportedSource("podCertificate"))
+        } else if let Some(source) = &part.pod_certificate {
+            let bundle = self.certificate(request, index, source).await?;
+            *renew_at = earlier(*renew_at, Some(bundle.look_at));
+            let private = |text: &str| {
+                let bytes = text.as_bytes().to_vec();
+                payload::private(bytes, mode, request.pod, request.fs_group())
+            };
+            Ok(payload::of_certificate(source, &bundle, private))
         } else {
             Ok(Files::new())
         }
@@ -203,11 +207,10 @@ impl Renderer {
         source: &ServiceAccountTokenProjection,
     ) -> Result<(Vec<u8>, Option<Timestamp>), SetUpError> {
         let tokens = self.tokens.as_ref().ok_or(TokenError::Standalone)?;
-        let account = request.spec().and_then(|s| s.service_account_name.clone());
         let token = tokens
             .get(&Wanted {
                 pod: PodRef::of(request.pod),
-                service_account: account.unwrap_or_default(),
+                service_account: account(request),
                 audience: source.audience.clone().filter(|a| !a.is_empty()),
                 expiration_seconds: source.expiration_seconds,
             })
@@ -215,49 +218,53 @@ impl Renderer {
         Ok((token.text.as_bytes().to_vec(), token.renew_at))
     }
 
-    async fn anchors(&self, source: &ClusterTrustBundleProjection) -> Result<String, SetUpError> {
-        let failed = |why: String| SetUpError::TrustBundle(why);
-        let offered = self.cluster.as_ref().filter(|_| self.trust_bundles);
-        let Some(cluster) = offered else {
-            let why = "ClusterTrustBundle projection is not supported in static kubelet mode";
-            return Err(failed(why.to_owned()));
-        };
-        let optional = source.optional.unwrap_or(false);
-        let found = match (&source.name, &source.signer_name) {
-            (Some(name), _) => {
-                let asked = cluster.trust_bundle(name).await;
-                let found =
-                    asked.map_err(|e| failed(format!("while getting ClusterTrustBundle: {e}")))?;
-                if found.is_none() && !optional {
-                    return Err(failed(format!(
-                        "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {name:?} not found"
-                    )));
-                }
-                found.into_iter().collect()
-            }
-            (None, Some(signer)) => {
-                // No selector selects nothing; an empty one selects everything.
-                let found = match &source.label_selector {
-                    None => Vec::new(),
-                    Some(labels) => cluster
-                        .trust_bundles(signer, labels)
-                        .await
-                        .map_err(|e| failed(format!("while listing ClusterTrustBundles: {e}")))?,
-                };
-                if found.is_empty() && !optional {
-                    let why = "combination of signerName and labelSelector matched zero ClusterTrustBundles";
-                    return Err(failed(why.to_owned()));
-                }
-                found
-            }
-            (None, None) => {
-                let why =
-                    "ClusterTrustBundle projection requires either name or signerName to be set";
-                return Err(failed(why.to_owned()));
-            }
-        };
-        Ok(anchors::normalized(&found))
+    async fn certificate(
+        &self,
+        request: &VolumeRequest<'_>,
+        index: usize,
+        source: &PodCertificateProjection,
+    ) -> Result<Bundle, SetUpError> {
+        let certificates = self.certificates.as_ref();
+        let certificates = certificates.ok_or(CertificateError::NotOffered)?;
+        let bundle = certificates
+            .get(&krablet_podcerts::Wanted {
+                pod: PodRef::of(request.pod),
+                volume: request.volume.name.clone(),
+                source: index,
+                service_account: account(request),
+                signer: source.signer_name.clone(),
+                key_type: source.key_type.clone(),
+                max_seconds: source.max_expiration_seconds,
+                annotations: source.user_annotations.clone().unwrap_or_default(),
+            })
+            .await?;
+        Ok(bundle)
     }
+
+    async fn anchors(
+        &self,
+        request: &VolumeRequest<'_>,
+        source: &ClusterTrustBundleProjection,
+    ) -> Result<String, SetUpError> {
+        let shown = match &self.trust_bundles {
+            Some(bundles) => bundles.show(request.uid, source).await,
+            None => {
+                let why = "ClusterTrustBundle projection is not supported in static kubelet mode";
+                Err(why.to_owned())
+            }
+        };
+        shown.map_err(SetUpError::TrustBundle)
+    }
+}
+
+fn account(request: &VolumeRequest<'_>) -> String {
+    let spec = request.spec();
+    spec.and_then(|s| s.service_account_name.clone())
+        .unwrap_or_default()
+}
+
+fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    [one, other].into_iter().flatten().min()
 }
 
 /// An object that may be missing and is, is one without content.

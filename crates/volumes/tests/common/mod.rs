@@ -4,20 +4,26 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use jiff::SignedDuration;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use krablet_core::admission::NodeView;
+use krablet_events::Recorder;
+use krablet_kube::OnDemand;
 use krablet_linux::fake::{FakeTools, FixedClock, MemoryFiles};
 use krablet_linux::{EntryKind, Files, Mounts, Trees, WallClock};
 use krablet_objects::FakeObjects;
 use krablet_pod::api::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use krablet_pod::paths::RootDir;
+use krablet_podcerts::{CertificateDeps, NotAsked, PodCertificates, Request, Signing, Wanted};
 use krablet_tokens::{Issuer, NotIssued, Tokens};
-use krablet_volumes::{ClusterObjects, Volumes, VolumesConfig, VolumesDeps};
+use krablet_volumes::{
+    ClusterObjects, TrustBundle, TrustBundles, Volumes, VolumesConfig, VolumesDeps,
+};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -32,7 +38,6 @@ pub struct FakeCluster(pub Arc<Mutex<Stored>>);
 pub struct Stored {
     pub claims: BTreeMap<String, Value>,
     pub volumes: BTreeMap<String, Value>,
-    pub bundles: BTreeMap<String, String>,
     /// By namespace and name.
     pub secrets: BTreeMap<String, Secret>,
     pub calls: usize,
@@ -82,14 +87,6 @@ impl ClusterObjects for FakeCluster {
             found.ok_or_else(|| format!("secrets {name:?} not found"))
         })
     }
-
-    async fn trust_bundle(&self, name: &str) -> Result<Option<String>, String> {
-        self.asked(|s| Ok(s.bundles.get(name).cloned()))
-    }
-
-    async fn trust_bundles(&self, _: &str, _: &LabelSelector) -> Result<Vec<String>, String> {
-        self.asked(|s| Ok(s.bundles.values().cloned().collect()))
-    }
 }
 
 struct FakeIssuer(FakeCluster, FixedClock);
@@ -122,12 +119,69 @@ impl Issuer for FakeIssuer {
     }
 }
 
+/// Signs whatever it is asked to sign, at once, and says for how many minutes that is good; or leaves all requests alone.
+#[derive(Clone)]
+pub struct FakeSigner {
+    list: watch::Sender<Option<Vec<Arc<Request>>>>,
+    pub idle: Arc<AtomicBool>,
+}
+
+impl Default for FakeSigner {
+    fn default() -> Self {
+        Self {
+            list: watch::Sender::new(Some(Vec::new())),
+            idle: Arc::default(),
+        }
+    }
+}
+
+impl FakeSigner {
+    fn certificates(&self, clock: Arc<dyn WallClock>) -> PodCertificates {
+        let wall = clock.clone();
+        PodCertificates::new(CertificateDeps {
+            signing: Arc::new(self.clone()),
+            requests: OnDemand::of(self.list.subscribe()),
+            clock,
+            recorder: Recorder::new(move || wall.now()),
+            shelf: None,
+            seed: 1,
+        })
+    }
+}
+
+#[async_trait]
+impl Signing for FakeSigner {
+    async fn ask(&self, wanted: &Wanted, _: Vec<u8>) -> Result<String, NotAsked> {
+        let number = self.list.borrow().iter().flatten().count() + 1;
+        let name = format!("req-{number}");
+        if !self.idle.load(Ordering::Relaxed) {
+            let chain = krablet_kube::pem::encoded("CERTIFICATE", name.as_bytes());
+            let request = json!({
+                "metadata": {"name": name, "namespace": &*wanted.pod.namespace},
+                "status": {
+                    "conditions": [{"type": "Issued"}],
+                    "certificateChain": chain,
+                    "beginRefreshAt": "1970-01-01T00:30:00Z",
+                    "notAfter": "1970-01-01T01:00:00Z",
+                },
+            });
+            let request = Arc::new(serde_json::from_value(request).unwrap());
+            self.list.send_modify(|list| {
+                list.get_or_insert_default().push(request);
+            });
+        }
+        Ok(name)
+    }
+}
+
 /// Everything around the volumes of a node.
 pub struct World {
     pub objects: FakeObjects,
     pub cluster: FakeCluster,
     pub clock: FixedClock,
     pub tools: FakeTools,
+    pub bundles: watch::Sender<Option<Vec<Arc<TrustBundle>>>>,
+    pub signer: FakeSigner,
 }
 
 impl Default for World {
@@ -137,6 +191,8 @@ impl Default for World {
             cluster: FakeCluster::default(),
             clock: FixedClock::default(),
             tools: FakeTools::default(),
+            bundles: watch::Sender::new(Some(Vec::new())),
+            signer: FakeSigner::default(),
         }
     }
 }
@@ -163,10 +219,24 @@ impl World {
             clock: clock.clone(),
             objects: Arc::new(self.objects.clone()),
             cluster: Some(Arc::new(self.cluster.clone())),
-            tokens: Some(Tokens::new(Arc::new(issuer), clock, 1, None)),
+            tokens: Some(Tokens::new(Arc::new(issuer), clock.clone(), 1, None)),
+            certificates: Some(self.signer.certificates(clock)),
+            trust_bundles: Some(self.trust_bundles()),
             node: watch::Sender::new(Arc::new(node)).subscribe(),
             metrics: Default::default(),
         }
+    }
+
+    pub fn trust_bundles(&self) -> TrustBundles {
+        TrustBundles::new(OnDemand::of(self.bundles.subscribe()), None)
+    }
+
+    pub fn put_bundle(&self, name: &str, pem: &str) {
+        let object = json!({"metadata": {"name": name}, "spec": {"trustBundle": pem}});
+        let object = serde_json::from_value(object).unwrap();
+        self.bundles.send_modify(|bundles| {
+            bundles.get_or_insert_default().push(Arc::new(object));
+        });
     }
 
     pub fn in_memory(&self, files: &MemoryFiles) -> VolumesDeps {
@@ -228,10 +298,7 @@ pub fn pod(volumes: &str) -> Pod {
 }
 
 pub fn agent(world: &World, files: &MemoryFiles) -> Volumes {
-    let config = VolumesConfig {
-        trust_bundles: true,
-        ..VolumesConfig::new(RootDir::new(ROOT))
-    };
+    let config = VolumesConfig::new(RootDir::new(ROOT));
     Volumes::new(config, world.in_memory(files))
 }
 

@@ -177,6 +177,7 @@ fn moment(calls: CallStats) -> Moment {
         }),
         cluster: Some(cluster(instant)),
         ephemeral: 3,
+        certificates: [(("example.com/ca".to_owned(), "fresh"), 2)].into(),
         volumes: [(("kubernetes.io/empty-dir", "actual_state_of_world"), 4)].into(),
         storage: storage(),
         working: [(group, 2)].into(),
