@@ -55,7 +55,7 @@ pub struct KubeletFlags {
     pub exit_on_lock_contention: bool,
     /// ConfigMaps and secrets of a node without an API server; empty for none.
     pub local_objects_dir: String,
-    /// Keep secrets and tokens for starts without an API server.
+    /// Keep secrets, tokens and certificates for starts without an API server.
     pub checkpoint_secrets: bool,
     /// Flags about the runtime and old switches.
     pub runtime: RuntimeFlags,

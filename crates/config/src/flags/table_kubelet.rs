@@ -79,7 +79,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::own(
         "checkpoint-secrets",
         Bool(|s| &mut s.flags.checkpoint_secrets),
-        "krablet only: keep secrets and tokens of this node's pods on its disk (readable by root alone), so that the pods can start while the API server is away.",
+        "krablet only: keep secrets, tokens and certificates of this node's pods on its disk (readable by root alone), so that the pods can start while the API server is away.",
     ),
     Flag::own(
         "container-logs-dir",

@@ -85,20 +85,29 @@ struct World {
     _task: JoinSet<()>,
 }
 
-impl World {
-    fn new(answers: Vec<Answer>) -> Self {
-        let script = Arc::new(Script {
+impl Script {
+    fn new(answers: Vec<Answer>) -> Arc<Self> {
+        Arc::new(Self {
             answers: Mutex::new(answers.into()),
             asked: watch::Sender::new(Vec::new()),
-        });
-        let config = ReflectorConfig {
-            path: "/api/v1/configmaps".into(),
-            query: vec![("fieldSelector", "a=b".into())],
-            slim: Box::new(|_, _| ()),
-            seed: 1,
-        };
+        })
+    }
+}
+
+fn config() -> ReflectorConfig<ConfigMap> {
+    ReflectorConfig {
+        path: "/api/v1/configmaps".into(),
+        query: vec![("fieldSelector", "a=b".into())],
+        slim: Box::new(|_, _| ()),
+        seed: 1,
+    }
+}
+
+impl World {
+    fn new(answers: Vec<Answer>) -> Self {
+        let script = Script::new(answers);
         let (sender, sets) = watch::channel(None);
-        let (reflector, reach) = Reflector::new(script.clone(), config, sender);
+        let (reflector, reach) = Reflector::new(script.clone(), config(), sender);
         let mut task = JoinSet::new();
         task.spawn(reflector.run());
         Self {
@@ -332,4 +341,43 @@ async fn a_bad_object_stops_nothing() {
     tell(&lines, "MODIFIED", bad).await;
     tell(&lines, "ADDED", object("b", "7")).await;
     world.until(&[("a", "1"), ("b", "7")]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_wants_is_not_asked_for() {
+    let away = ApiError::Connection("no route to host".into());
+    let (lines, watch) = open();
+    let answers = vec![Answer::Fail(away.clone()), list("5", &[("a", "1")]), watch];
+    let script = Script::new(answers);
+    let (wanted, task) = on_demand::<ConfigMap>(script.clone(), config());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(task.run());
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(*script.asked.borrow(), Vec::<String>::new());
+    assert!(wanted.known().is_none());
+    // Nobody waits for a server that is away.
+    assert_eq!(wanted.all().await.err(), Some(away));
+    let mut news = wanted.clone();
+    news.changed().await;
+    let all = wanted.all().await.unwrap();
+    assert_eq!(all[0].metadata.name.as_deref(), Some("a"));
+    tell(&lines, "ADDED", object("b", "6")).await;
+    wanted
+        .within(Duration::from_secs(60), |known| known.len() == 2)
+        .await;
+    assert_eq!(wanted.known().unwrap().len(), 2);
+    // What is known is known, also without a server.
+    drop(lines);
+    script
+        .asked
+        .subscribe()
+        .wait_for(|asked| asked.len() == 4)
+        .await
+        .unwrap();
+    assert_eq!(wanted.all().await.unwrap().len(), 2);
+    let begun = Instant::now();
+    wanted
+        .within(Duration::from_secs(60), <[_]>::is_empty)
+        .await;
+    assert_eq!(begun.elapsed(), Duration::from_secs(60));
 }
