@@ -202,6 +202,8 @@ pub enum Urgency {
     Normal,
     /// The pod is on its way up, and nothing of it has ended or failed: soon there is more to tell.
     Beginning,
+    /// The pod is to go, and that this is known is all there is to tell: soon there is more.
+    Leaving,
     /// All of a pod that is to go has ended: soon there is the last word to say of it.
     Ending,
     /// There is nothing of the pod yet: it waits for its turn behind others.
@@ -212,6 +214,9 @@ pub enum Urgency {
 pub fn urgency(api: Option<&PodStatus>, ours: &PodStatus, leaving: bool) -> Urgency {
     if leaving && !runs(ours) {
         return Urgency::Ending;
+    }
+    if leaving && api.is_some_and(|api| says_the_same(api, ours)) {
+        return Urgency::Leaving;
     }
     let ready = |status: &PodStatus| condition(status, READY).is_some_and(|c| c.status == "True");
     let was_ready = api.is_some_and(ready);
@@ -225,6 +230,15 @@ pub fn urgency(api: Option<&PodStatus>, ours: &PodStatus, leaving: bool) -> Urge
         true if has_only_begun(ours) || comes_up(ours) => Urgency::Beginning,
         _ => Urgency::Normal,
     }
+}
+
+/// But for the version of the spec that it is about.
+fn says_the_same(api: &PodStatus, ours: &PodStatus) -> bool {
+    let ours = PodStatus {
+        observed_generation: api.observed_generation,
+        ..ours.clone()
+    };
+    !needs_update(api, &ours)
 }
 
 fn lists(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {

@@ -18,6 +18,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const BEGINNING: Duration = Duration::from_secs(1);
 /// One that is to go and has ended, after so long: by then it is gone as a rule, and one write says that, too.
 const ENDING: Duration = Duration::from_secs(1);
+/// One that is to go and of which nothing has changed, after so long: most have ended by then.
+const LEAVING: Duration = Duration::from_secs(10);
 /// One that others go before, after so long.
 const QUEUED: Duration = Duration::from_secs(10);
 
@@ -61,6 +63,7 @@ impl Pending {
         match self.urgency {
             Urgency::Urgent | Urgency::Normal => self.since,
             Urgency::Beginning => self.since + BEGINNING,
+            Urgency::Leaving => self.since + LEAVING,
             Urgency::Ending => self.since + ENDING,
             Urgency::Queued => self.since + QUEUED,
         }
@@ -123,10 +126,14 @@ impl Plan {
         let entry = self.entries.entry(uid.clone()).or_default();
         entry.noticed = Some(status.clone());
         entry.parked = false;
-        // What begins after its turn has come has only just begun.
-        let begins = urgency == Urgency::Beginning;
-        let before = entry.pending;
-        let before = before.filter(|p| !(begins && p.urgency == Urgency::Queued));
+        // What begins, or ends, after its turn has come has only just done so.
+        let moves_on = |before: Urgency| {
+            matches!(
+                (before, urgency),
+                (Urgency::Queued, Urgency::Beginning) | (Urgency::Leaving, Urgency::Ending)
+            )
+        };
+        let before = entry.pending.filter(|p| !moves_on(p.urgency));
         let since = before.map_or(now, |p| p.since);
         entry.pending = Some(Pending { since, urgency });
     }

@@ -433,6 +433,10 @@ fn who_comes_up_or_goes_has_more_to_say_soon() {
     };
     let fresh = status("Pending Ready=False", 1);
     let up = with("True", &running, 0);
+    let newer = |status: &PodStatus| PodStatus {
+        observed_generation: Some(2),
+        ..status.clone()
+    };
     for (api, ours, leaving, expected) in [
         (
             &fresh,
@@ -445,6 +449,15 @@ fn who_comes_up_or_goes_has_more_to_say_soon() {
         (&fresh, with("True", &running, 0), false, Urgency::Urgent),
         (&up, with("False", &running, 0), false, Urgency::Urgent),
         (&up, with("False", &running, 0), true, Urgency::Urgent),
+        // The API server's word for it that the pod is to go has changed nothing but its generation.
+        (&up, newer(&up), true, Urgency::Leaving),
+        (&up, newer(&up), false, Urgency::Normal),
+        (
+            &up,
+            newer(&with("True", &running, 1)),
+            true,
+            Urgency::Normal,
+        ),
         (&up, with("False", &ended, 0), false, Urgency::Urgent),
         (&up, with("False", &ended, 0), true, Urgency::Ending),
         (

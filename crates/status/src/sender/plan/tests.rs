@@ -210,6 +210,24 @@ fn a_pod_that_only_begins_waits_for_more_to_tell() {
 }
 
 #[test]
+fn a_pod_that_is_to_go_waits_for_its_end() {
+    let mut bench = Bench::new(4);
+    for pod in ["a", "b", "c"] {
+        bench.tell_as(pod, Urgency::Leaving);
+    }
+    bench.pass(LEAVING - ENDING / 2);
+    assert_eq!(bench.go(), "");
+    // Its end gets the time of one.
+    bench.tell_as("a", Urgency::Ending);
+    bench.tell_as("b", Urgency::Urgent);
+    assert_eq!(bench.go(), "b");
+    bench.pass(ENDING / 2);
+    assert_eq!(bench.go(), "c");
+    bench.pass(ENDING / 2);
+    assert_eq!(bench.go(), "a");
+}
+
+#[test]
 fn a_pod_whose_turn_has_not_come_waits_longer() {
     let mut bench = Bench::new(4);
     bench.tell_as("a", Urgency::Queued);
