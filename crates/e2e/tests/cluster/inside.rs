@@ -5,6 +5,7 @@ use std::time::Duration;
 use krablet_cri::RuntimeService;
 use krablet_cri::v1::ContainerState;
 use krablet_e2e::{Member, status};
+use serde_json::Value;
 
 /// The id of a running container of the pod: of the one with this name, or of the first.
 pub async fn running_id(
@@ -85,6 +86,20 @@ pub async fn waits(node: &Member, pod: &str, container: &str, reason: &str, mess
         }
     })
     .await;
+}
+
+/// Applies a manifest and waits until the node has told why it does not take it. Nobody but the node looks at a static pod.
+pub async fn refused_by_the_node(node: &Member, name: &str, manifest: &Value, why: &str) {
+    node.stage.apply(name, manifest);
+    node.wait(name, "is refused", async || {
+        let log = node.stage.krablet.log().replace('\\', "");
+        match log.contains(why) {
+            true => Ok(()),
+            false => Err("not told yet".to_owned()),
+        }
+    })
+    .await;
+    node.stage.remove(name);
 }
 
 /// Deletes these pods and waits until nothing is left of any.

@@ -9,7 +9,7 @@ use krablet_e2e::manifest::{single, tool, with};
 use krablet_e2e::{Member, status};
 use serde_json::{Value, json};
 
-use crate::inside::{end_all, inside, running_id, says};
+use crate::inside::{end_all, inside, refused_by_the_node, running_id, says};
 
 /// Whether the runtime keeps the users of pods apart.
 async fn has_users_of_pods(node: &Member) -> bool {
@@ -27,19 +27,9 @@ pub async fn unmasked_proc(node: &Member) {
         tool("main", &["hold"]),
         json!({"securityContext": {"procMount": "Unmasked"}}),
     );
-    // Nobody but the node looks at a static pod.
     let manifest = single(name, container);
-    node.stage.apply(name, &manifest);
     let why = "spec.containers[0].securityContext.procMount: Invalid value: \"Unmasked\": `hostUsers` must be false to use `Unmasked`";
-    node.wait(name, "is refused", async || {
-        let log = node.stage.krablet.log().replace('\\', "");
-        match log.contains(why) {
-            true => Ok(()),
-            false => Err("not told yet".to_owned()),
-        }
-    })
-    .await;
-    node.stage.remove(name);
+    refused_by_the_node(node, name, &manifest, why).await;
 
     let mut manifest = manifest;
     manifest["spec"]["hostUsers"] = json!(false);

@@ -11,7 +11,7 @@ use krablet_testbed::{BedOptions, Containerd};
 use serde_json::{Value, json};
 
 use crate::door::refused;
-use crate::inside::{end_all, inside, inside_of, waits};
+use crate::inside::{end_all, inside, inside_of, refused_by_the_node, waits};
 
 const CONFIG_ERROR: &str = "CreateContainerConfigError";
 
@@ -317,7 +317,7 @@ pub async fn namespaces_and_sysctls(node: &Member) {
     sysctls_of_the_machine(node).await;
 }
 
-/// What a pod on the machine's network would set is the machine's. Nobody but the node looks at a static pod.
+/// What a pod on the machine's network would set is the machine's.
 async fn sysctls_of_the_machine(node: &Member) {
     let name = "ns-machines";
     let sysctl = json!([{"name": "net.ipv4.tcp_syncookies", "value": "0"}]);
@@ -326,17 +326,8 @@ async fn sysctls_of_the_machine(node: &Member) {
         "hostNetwork": true,
         "securityContext": {"sysctls": sysctl},
     });
-    node.stage.apply(name, &pod(name, spec));
     let why = "spec.securityContext.sysctls[0].name: Invalid value: \"net.ipv4.tcp_syncookies\": may not be specified when 'hostNetwork' is true";
-    node.wait(name, "is refused", async || {
-        let log = node.stage.krablet.log().replace('\\', "");
-        match log.contains(why) {
-            true => Ok(()),
-            false => Err("not told yet".to_owned()),
-        }
-    })
-    .await;
-    node.stage.remove(name);
+    refused_by_the_node(node, name, &pod(name, spec), why).await;
 }
 
 /// Profiles of AppArmor where the kernel has none.
