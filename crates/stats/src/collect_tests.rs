@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use krablet_cri::{ImageService, StatsService, v1};
 use krablet_linux::facts::MemoryFacts;
-use krablet_linux::{CgroupDriver, CgroupNames, CgroupVersion, SystemClock};
+use krablet_linux::{CgroupDriver, CgroupNames, CgroupVersion, SystemClock, Threads};
 use krablet_pod::observed::{ContainerMemory, ContainerState};
 use krablet_pod::paths::RootDir;
 use krablet_pod::{PodRef, Ticket};
@@ -18,6 +18,8 @@ use crate::{CountedVolumes, Stats, StatsDeps, SystemCgroups, VolumePlace};
 
 struct House {
     volume: PathBuf,
+    /// Called before the volumes are told of.
+    at_volumes: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Pods for House {
@@ -73,6 +75,7 @@ impl Pods for House {
     }
 
     fn volumes(&self, _: &PodUid) -> Vec<VolumePlace> {
+        (self.at_volumes)();
         vec![VolumePlace {
             name: "scratch".into(),
             path: self.volume.clone(),
@@ -147,6 +150,20 @@ fn write(dir: &Path, files: &[(&str, &str)]) {
 }
 
 fn stats(dir: &Path, version: CgroupVersion, driver: CgroupDriver) -> Stats {
+    let house = House {
+        volume: dir.join("volume"),
+        at_volumes: Box::new(|| ()),
+    };
+    stats_of(house, dir, version, driver, Threads::of_the_pool)
+}
+
+fn stats_of(
+    house: House,
+    dir: &Path,
+    version: CgroupVersion,
+    driver: CgroupDriver,
+    threads: fn(usize) -> Threads,
+) -> Stats {
     write(
         dir,
         &[
@@ -173,9 +190,7 @@ fn stats(dir: &Path, version: CgroupVersion, driver: CgroupDriver) -> Stats {
         started: Timestamp::UNIX_EPOCH,
     };
     let deps = StatsDeps {
-        pods: Arc::new(House {
-            volume: dir.join("volume"),
-        }),
+        pods: Arc::new(house),
         runtime: Arc::new(Runtime),
         images: Arc::new(Images),
         machine: Arc::new(MemoryFacts::default()),
@@ -188,7 +203,7 @@ fn stats(dir: &Path, version: CgroupVersion, driver: CgroupDriver) -> Stats {
         proc: dir.join("proc"),
         sys: dir.join("sys"),
     };
-    Stats::of(config, deps, kernel)
+    Stats::of(config, deps, kernel, threads)
 }
 
 fn v2_files(dir: &Path) {
@@ -316,6 +331,54 @@ async fn volumes_are_told_as_soon_as_they_are_measured() {
         ("p", "main", 1)
     );
     assert_eq!(storage.logs.len(), 1);
+}
+
+/// The disk with the records of volumes does not answer.
+async fn readings_hang(dir: &Path) {
+    v2_files(dir);
+    let (hangs, mut hung) = tokio::sync::mpsc::unbounded_channel();
+    let (back, away) = std::sync::mpsc::channel::<()>();
+    let away = Mutex::new(away);
+    let house = House {
+        volume: dir.join("volume"),
+        at_volumes: Box::new(move || {
+            hangs.send(()).unwrap();
+            let _ = away.lock().unwrap().recv();
+        }),
+    };
+    let (version, driver) = (CgroupVersion::V2, CgroupDriver::Systemd);
+    let stats = stats_of(house, dir, version, driver, Threads::new);
+    for _ in 0..crate::MOST_READINGS {
+        // Whoever asks goes away.
+        tokio::select! {
+            biased;
+            _ = stats.snapshot(Depth::Summary) => panic!("it hangs"),
+            Some(()) = hung.recv() => {}
+        }
+    }
+    let refused = stats.storage().await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "reading statistics: 4 calls to file systems have not come back"
+    );
+    tokio::task::spawn_blocking(|| ()).await.unwrap();
+    stats.snapshot(Depth::CpuAndMemory).await.unwrap();
+    drop(back);
+    while stats.storage().await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    stats.local_usage(counted(&[]), false).await.unwrap();
+}
+
+#[test]
+fn readings_that_hang_keep_no_thread_of_the_pool_and_are_only_so_many() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(1)
+        .enable_time()
+        .start_paused(true)
+        .build();
+    runtime.unwrap().block_on(readings_hang(dir.path()));
 }
 
 /// Says how often it was asked.

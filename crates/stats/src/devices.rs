@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use krablet_linux::mountinfo;
 
@@ -32,14 +32,19 @@ impl Devices {
     /// The table of mounts has two lines for every pod, so it is only read for a device that was not on the path before.
     pub fn of(&self, path: &Path, kernel: &Kernel) -> Option<Device> {
         let number = std::fs::metadata(path).ok()?.dev();
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(device) = known.get(path).filter(|d| d.number == number) {
-            return Some(device.clone());
+        let known = self.known().get(path).cloned();
+        if let Some(device) = known.filter(|d| d.number == number) {
+            return Some(device);
         }
+        // Nobody waits for it who asks for another path: it may hang.
         let name = name(path, kernel);
         let device = Device { number, name };
-        known.insert(path.to_owned(), device.clone());
+        self.known().insert(path.to_owned(), device.clone());
         Some(device)
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Device>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use krablet_cri::{ImageService, StatsService};
-use krablet_linux::{CgroupVersion, MachineFacts, WallClock};
+use krablet_linux::{CgroupVersion, MachineFacts, Threads, WallClock};
 use krablet_metrics::HistogramVec;
 use krablet_pod::PodUid;
 use krablet_pod::observed::ObservedPod;
@@ -60,6 +60,10 @@ use settings::Settings;
 /// How long one reading serves all who ask.
 const FRESH: Duration = Duration::from_secs(2);
 
+/// Readings that have not come back, since a file system hangs: each keeps a thread, and more are not begun. Who scrapes and
+/// who holds pods to limits do not count together.
+const MOST_READINGS: usize = 4;
+
 /// More bytes than the summary has of most pods: what is not written to takes no memory, while a text that outgrows its
 /// place is there twice.
 const PAGE_OF_A_POD: usize = 8 << 10;
@@ -68,6 +72,8 @@ const PAGE_OF_A_POD: usize = 8 << 10;
 pub enum StatsError {
     #[error("reading statistics was cut off: {0}")]
     Lost(#[from] tokio::task::JoinError),
+    #[error("reading statistics: {0}")]
+    Stuck(#[from] std::io::Error),
     #[error("writing the summary: {0}")]
     Json(#[from] serde_json::Error),
 }
@@ -145,6 +151,10 @@ pub struct Stats {
     disk_unknown: AtomicBool,
     /// Rings after every reading.
     readings: watch::Sender<u64>,
+    /// Of those who scrape: file systems are asked there.
+    scrapes: Threads,
+    /// Of those who hold pods to limits.
+    limits: Threads,
     /// Held while reading, so that one reads and the others wait for what it finds.
     desk: tokio::sync::Mutex<Desk>,
 }
@@ -181,10 +191,16 @@ impl Latest {
 impl Stats {
     pub fn new(config: StatsConfig, deps: StatsDeps) -> Self {
         let kernel = Kernel::of_this_machine(config.version);
-        Self::of(config, deps, kernel)
+        Self::of(config, deps, kernel, Threads::new)
     }
 
-    fn of(config: StatsConfig, deps: StatsDeps, kernel: Kernel) -> Self {
+    fn of(
+        config: StatsConfig,
+        deps: StatsDeps,
+        kernel: Kernel,
+        threads: fn(usize) -> Threads,
+    ) -> Self {
+        let measure = Measure::new(deps.clock.clone(), deps.measured, threads);
         Self {
             kernel,
             config: Arc::new(config),
@@ -194,9 +210,11 @@ impl Stats {
             settings: Arc::default(),
             devices: Arc::default(),
             disk_unknown: AtomicBool::new(false),
-            measure: Arc::new(Measure::new(deps.clock.clone(), deps.measured)),
+            measure: Arc::new(measure),
             clock: deps.clock,
             readings: watch::Sender::new(0),
+            scrapes: threads(MOST_READINGS),
+            limits: threads(MOST_READINGS),
             desk: tokio::sync::Mutex::new(Desk {
                 runtime: Runtime::new(deps.runtime, deps.images),
                 facts: None,
@@ -237,7 +255,7 @@ impl Stats {
         let (config, pods, measure) =
             (self.config.clone(), self.pods.clone(), self.measure.clone());
         let read = move || Storage::read(&*pods, &observed, &measure, &config.pod_logs);
-        Ok(tokio::task::spawn_blocking(read).await?)
+        Ok(self.scrapes.alone(read).await?)
     }
 
     fn alive(&self) -> Vec<Arc<ObservedPod>> {
@@ -297,7 +315,12 @@ impl Stats {
             scheme: Mutex::default(),
         };
         let taken = Instant::now();
-        let snapshot = tokio::task::spawn_blocking(move || reading.take()).await?;
+        let read = move || reading.take();
+        let snapshot = match depth {
+            Depth::Summary | Depth::Full => self.scrapes.alone(read).await?,
+            // The kernel answers whatever hangs.
+            Depth::CpuAndMemory => tokio::task::spawn_blocking(read).await?,
+        };
         let snapshot = Arc::new(snapshot);
         self.readings.send_modify(|n| *n = n.wrapping_add(1));
         desk.latest = Some(Latest {

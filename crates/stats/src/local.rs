@@ -49,7 +49,7 @@ impl Stats {
             told,
             of,
         };
-        let (usage, one_disk) = tokio::task::spawn_blocking(move || look.take()).await?;
+        let (usage, one_disk) = self.limits.alone(move || look.take()).await?;
         if containers {
             self.note_disk(one_disk);
         }

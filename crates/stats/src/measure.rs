@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use krablet_linux::WallClock;
+use krablet_linux::{InTurn, Threads, WallClock};
 use krablet_metrics::HistogramVec;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statvfs, statx};
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::reading::{FileSystem, Usage};
@@ -27,6 +27,9 @@ const STEP: u64 = 2_000;
 const PAUSE: Duration = Duration::from_millis(5);
 /// A step that takes longer hangs; the volume is left alone until it is through.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Volumes that may hang, for each who asks: every one keeps a thread. With that many no other is measured either, until
+/// one comes back.
+const MOST_STUCK: usize = 64;
 
 /// For whom it is measured. Each has a queue of its own, so that pods are held to their limits however many large volumes
 /// a scrape waits for.
@@ -146,6 +149,9 @@ impl State {
 
 type Shared = Arc<Mutex<State>>;
 
+/// What a volume's file system tells at once, and the walk if that is not all.
+type Begin = Arc<dyn Fn(&Path) -> io::Result<(FileSystem, Option<Walk>)> + Send + Sync>;
+
 /// No writer panics between two writes, so a poisoned state is still whole.
 fn lock(state: &Shared) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -156,16 +162,26 @@ pub struct Measure {
     clock: Arc<dyn WallClock>,
     /// How long it took, by the source of the figure.
     durations: HistogramVec,
+    scrapes: Threads,
+    limits: Threads,
+    begin: Begin,
     /// Those who measure, while there is something to do.
     work: Mutex<JoinSet<()>>,
 }
 
 impl Measure {
-    pub fn new(clock: Arc<dyn WallClock>, durations: HistogramVec) -> Self {
+    pub fn new(
+        clock: Arc<dyn WallClock>,
+        durations: HistogramVec,
+        threads: fn(usize) -> Threads,
+    ) -> Self {
         Self {
             state: Shared::default(),
             clock,
             durations,
+            scrapes: threads(MOST_STUCK),
+            limits: threads(MOST_STUCK),
+            begin: Arc::new(begin),
             work: Mutex::default(),
         }
     }
@@ -182,96 +198,138 @@ impl Measure {
             state.queue(asker).current = Some(first.clone());
             let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
             while work.try_join_next().is_some() {}
-            let (state, clock) = (self.state.clone(), self.clock.clone());
-            let durations = self.durations.clone();
-            work.spawn(measure_all(state, clock, durations, asker, first));
+            work.spawn(self.round(asker).measure_all(first));
         }
         state.figures(wanted)
     }
+
+    fn round(&self, asker: Asker) -> Round {
+        let threads = match asker {
+            Asker::Scrapes => &self.scrapes,
+            Asker::Limits => &self.limits,
+        };
+        Round {
+            asker,
+            state: self.state.clone(),
+            clock: self.clock.clone(),
+            durations: self.durations.clone(),
+            begin: self.begin.clone(),
+            turns: threads.in_turn(),
+        }
+    }
 }
 
-/// Measures what is current, and then all that waits.
-async fn measure_all(
+/// Is at work for one who asks, as long as there is something to do.
+struct Round {
+    asker: Asker,
     state: Shared,
     clock: Arc<dyn WallClock>,
     durations: HistogramVec,
-    asker: Asker,
-    first: PathBuf,
-) {
-    let mut current = Some(first);
-    while let Some(path) = current {
-        // What cannot be measured has no figure; the next scrape asks again.
-        let begun = Instant::now();
-        let found = measure(&path, &state).await;
-        let now = Instant::now();
-        let mut state = lock(&state);
-        if let Ok((file_system, usage, method)) = found {
-            let took = now.saturating_duration_since(begun);
-            durations.observe_duration(&[method.source()], took);
-            let measured = Measured {
-                file_system,
-                usage,
-                at: clock.now(),
-                found: now,
-                took,
-            };
-            state.known.insert(path, measured);
+    begin: Begin,
+    /// Volumes have many steps, and share a thread until one hangs.
+    turns: InTurn,
+}
+
+impl Round {
+    /// Measures what is current, and then all that waits.
+    async fn measure_all(mut self, first: PathBuf) {
+        let mut current = Some(first);
+        while let Some(path) = current {
+            // What cannot be measured has no figure; the next scrape asks again.
+            let begun = Instant::now();
+            let found = self.measure(&path).await;
+            let now = Instant::now();
+            let mut state = lock(&self.state);
+            if let Ok((file_system, usage, method)) = found {
+                let took = now.saturating_duration_since(begun);
+                self.durations.observe_duration(&[method.source()], took);
+                let measured = Measured {
+                    file_system,
+                    usage,
+                    at: self.clock.now(),
+                    found: now,
+                    took,
+                };
+                state.known.insert(path, measured);
+            }
+            current = state.next(self.asker, now);
+            state.queue(self.asker).current = current.clone();
         }
-        current = state.next(asker, now);
-        state.queue(asker).current = current.clone();
+    }
+
+    async fn measure(&mut self, path: &Path) -> io::Result<(FileSystem, Usage, Method)> {
+        let (begin, top) = (self.begin.clone(), path.to_owned());
+        let (fs, walk) = self.patiently(path, move || begin(&top)).await??;
+        let Some(mut walk) = walk else {
+            let usage = Usage {
+                bytes: fs.used,
+                inodes: fs.inodes.saturating_sub(fs.inodes_free),
+            };
+            return Ok((fs, usage, Method::Asked));
+        };
+        loop {
+            let step = move || {
+                let usage = walk.step(STEP);
+                (walk, usage)
+            };
+            let (rest, usage) = self.patiently(path, step).await?;
+            if let Some(usage) = usage {
+                return Ok((fs, usage, Method::Walked));
+            }
+            walk = rest;
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// A call that may block for ever, for as long as we care. Until it comes back its volume counts as stuck.
+    async fn patiently<T: Send + 'static>(
+        &mut self,
+        path: &Path,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let stuck = Stuck::new(path, &self.state);
+        let work = self.turns.ask(move || {
+            let done = call();
+            drop(stuck);
+            done
+        });
+        match timeout(PATIENCE, work).await {
+            Ok(done) => done,
+            Err(late) => Err(io::Error::new(io::ErrorKind::TimedOut, late)),
+        }
+    }
+}
+
+/// Of a volume with a step under way, also if nobody waits for it any more.
+struct Stuck {
+    path: PathBuf,
+    state: Shared,
+}
+
+impl Stuck {
+    fn new(path: &Path, state: &Shared) -> Self {
+        lock(state).stuck.insert(path.to_owned());
+        Self {
+            path: path.to_owned(),
+            state: state.clone(),
+        }
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        lock(&self.state).stuck.remove(&self.path);
     }
 }
 
 /// A mount of its own is as full as its file system says; anything else is walked through.
-async fn measure(path: &Path, state: &Shared) -> io::Result<(FileSystem, Usage, Method)> {
-    let top = path.to_owned();
-    let begin = move || -> io::Result<(FileSystem, Option<Walk>)> {
-        let fs = file_system(&top)?;
-        let walk = match is_mount(&top)? {
-            true => None,
-            false => Some(Walk::new(&top)?),
-        };
-        Ok((fs, walk))
+fn begin(top: &Path) -> io::Result<(FileSystem, Option<Walk>)> {
+    let fs = file_system(top)?;
+    let walk = match is_mount(top)? {
+        true => None,
+        false => Some(Walk::new(top)?),
     };
-    let (fs, walk) = patiently(path, state, begin).await??;
-    let Some(mut walk) = walk else {
-        let usage = Usage {
-            bytes: fs.used,
-            inodes: fs.inodes.saturating_sub(fs.inodes_free),
-        };
-        return Ok((fs, usage, Method::Asked));
-    };
-    loop {
-        let step = move || {
-            let usage = walk.step(STEP);
-            (walk, usage)
-        };
-        let (rest, usage) = patiently(path, state, step).await?;
-        if let Some(usage) = usage {
-            return Ok((fs, usage, Method::Walked));
-        }
-        walk = rest;
-        sleep(PAUSE).await;
-    }
-}
-
-/// A call that may block for ever, for as long as we care. Until it comes back its volume counts as stuck.
-async fn patiently<T: Send + 'static>(
-    path: &Path,
-    state: &Shared,
-    call: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    let (name, shared) = (path.to_owned(), state.clone());
-    lock(state).stuck.insert(path.to_owned());
-    let work = spawn_blocking(move || {
-        let done = call();
-        lock(&shared).stuck.remove(&name);
-        done
-    });
-    match timeout(PATIENCE, work).await {
-        Ok(done) => done.map_err(io::Error::other),
-        Err(late) => Err(io::Error::new(io::ErrorKind::TimedOut, late)),
-    }
+    Ok((fs, walk))
 }
 
 fn is_mount(path: &Path) -> io::Result<bool> {
@@ -297,12 +355,13 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
 mod tests {
     use krablet_linux::SystemClock;
     use krablet_metrics::VolumeMetrics;
+    use tokio::task::spawn_blocking;
 
     use super::*;
 
     fn measure() -> (Measure, HistogramVec) {
         let durations = VolumeMetrics::default().measured;
-        let measure = Measure::new(Arc::new(SystemClock), durations.clone());
+        let measure = Measure::new(Arc::new(SystemClock), durations.clone(), Threads::new);
         (measure, durations)
     }
 
@@ -363,6 +422,104 @@ mod tests {
             }
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Volumes of servers that are away, until `back` is dropped: those whose names say so.
+    struct Away {
+        dir: tempfile::TempDir,
+        measure: Measure,
+        back: std::sync::mpsc::Sender<()>,
+    }
+
+    impl Away {
+        fn new(most: usize) -> Self {
+            let (back, away) = std::sync::mpsc::channel();
+            let away = Mutex::new(away);
+            let (mut measure, _) = measure();
+            measure.scrapes = Threads::new(most);
+            measure.begin = Arc::new(move |top| {
+                if hangs(top) {
+                    let _ = away.lock().unwrap().recv();
+                }
+                begin(top)
+            });
+            let dir = tempfile::tempdir().unwrap();
+            Self { dir, measure, back }
+        }
+
+        fn make(&self, names: &[&str]) -> BTreeSet<PathBuf> {
+            let paths = names.iter().map(|name| self.dir.path().join(name));
+            paths
+                .inspect(|path| std::fs::create_dir_all(path).unwrap())
+                .collect()
+        }
+
+        /// Asks, and is patient with what hangs. The clock stands but for that, since nobody here ever rests.
+        async fn ask(&self, wanted: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
+            self.measure.figures(Asker::Scrapes, wanted);
+            while let Some(path) = self.current() {
+                match hangs(&path) {
+                    true => tokio::time::advance(PATIENCE).await,
+                    false => tokio::task::yield_now().await,
+                }
+            }
+            let found = self.measure.figures(Asker::Scrapes, wanted);
+            found.into_keys().collect()
+        }
+
+        fn current(&self) -> Option<PathBuf> {
+            lock(&self.measure.state).scrapes.current.clone()
+        }
+
+        fn stuck(&self) -> BTreeSet<PathBuf> {
+            lock(&self.measure.state).stuck.clone()
+        }
+    }
+
+    fn hangs(path: &Path) -> bool {
+        path.to_string_lossy().ends_with("-away")
+    }
+
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .enable_time()
+            .start_paused(true)
+            .build();
+        runtime.unwrap().block_on(test);
+    }
+
+    #[test]
+    fn volumes_that_hang_keep_no_thread_of_the_pool_and_no_other_volume() {
+        run(async {
+            let away = Away::new(4);
+            let hung = away.make(&["a-away", "b-away", "c-away"]);
+            let fine = away.make(&["d"]);
+            let all = &hung | &fine;
+            assert_eq!(away.ask(&all).await, fine);
+            assert_eq!(away.stuck(), hung);
+            spawn_blocking(|| ()).await.unwrap();
+            drop(away.back);
+            assert_eq!(until(&away.measure, &all).await.len(), 4);
+        });
+    }
+
+    #[test]
+    fn with_as_many_as_may_hang_no_other_is_measured_until_one_is_back() {
+        run(async {
+            let away = Away::new(1);
+            let hung = away.make(&["a-away"]);
+            let fine = away.make(&["b"]);
+            let all = &hung | &fine;
+            assert!(away.ask(&all).await.is_empty());
+            assert_eq!(away.stuck(), hung);
+            // Those who are held to limits have threads of their own.
+            while away.measure.figures(Asker::Limits, &fine).is_empty() {
+                tokio::task::yield_now().await;
+            }
+            drop(away.back);
+            assert_eq!(until(&away.measure, &all).await.len(), 2);
+        });
     }
 
     fn measured(found: Instant, took: u64) -> Measured {
