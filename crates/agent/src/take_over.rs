@@ -75,7 +75,7 @@ impl Adoption {
 
 #[async_trait]
 impl krablet_sources::TakeOver for Adoption {
-    async fn running_as(&self, pod: &Pod, manifest_modified: Timestamp) -> Option<PodUid> {
+    async fn running_as(&self, pod: &Pod, manifest_changed: Timestamp) -> Option<PodUid> {
         let wanted = PodRef::of(pod);
         let mut candidates = self.found().await.iter();
         let running = candidates.find(|o| runs_as(pod, &wanted, o))?;
@@ -85,7 +85,7 @@ impl krablet_sources::TakeOver for Adoption {
             // Taken over before: it stays so as long as the manifest says the same.
             return (known == wanted.uid.as_str().as_bytes()).then(|| uid.clone());
         }
-        if self.is_ours(uid).await || !older(manifest_modified, running) {
+        if self.is_ours(uid).await || !older(manifest_changed, running) {
             return None;
         }
         let made = self.files.create_dir_all(&self.root.pod(uid), 0o750).await;
@@ -125,9 +125,9 @@ fn runs_as(pod: &Pod, wanted: &PodRef, running: &ObservedPod) -> bool {
 
 /// The manifest has not changed since the pod's sandbox was made. Of a manifest whose age is not
 /// known (`Timestamp::MAX`) nobody can say that.
-fn older(manifest_modified: Timestamp, running: &ObservedPod) -> bool {
+fn older(manifest_changed: Timestamp, running: &ObservedPod) -> bool {
     let made = running.sandboxes.iter().map(|s| s.created_at).max();
-    made.is_some_and(|made| manifest_modified.as_nanosecond() <= i128::from(made))
+    made.is_some_and(|made| manifest_changed.as_nanosecond() <= i128::from(made))
 }
 
 #[cfg(test)]
@@ -232,6 +232,7 @@ mod tests {
         let candidate = running("theirs", "web-node", &[]);
         let at = |s| Timestamp::from_second(s).unwrap();
         assert!(older(at(5), &candidate));
+        assert!(!older(Timestamp::new(5, 1).unwrap(), &candidate));
         assert!(!older(at(6), &candidate));
         assert!(!older(Timestamp::MAX, &candidate));
     }

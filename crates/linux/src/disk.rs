@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -15,6 +16,8 @@ use crate::files::{Entry, EntryKind};
 
 /// Mode of directories that had to be made on the way.
 const PARENT_MODE: u32 = 0o755;
+/// Links followed before a path is taken for a loop, as the kernel counts.
+const MAX_LINKS: usize = 40;
 
 pub(crate) fn kind_of(file_type: FileType) -> EntryKind {
     match file_type {
@@ -45,6 +48,46 @@ pub(crate) fn stat(path: &Path) -> io::Result<Entry> {
 pub(crate) fn lstat(path: &Path) -> io::Result<Entry> {
     let found = fs::lstat(path).map_err(naming("lstat", path))?;
     Ok(entry(path.to_owned(), &found))
+}
+
+/// The newer of the times of content and of change.
+fn changed(found: &Stat) -> io::Result<Timestamp> {
+    let at = |second, nanosecond| {
+        let nanosecond = i32::try_from(nanosecond).map_err(io::Error::other)?;
+        Timestamp::new(second, nanosecond).map_err(io::Error::other)
+    };
+    let content = at(found.st_mtime, found.st_mtime_nsec)?;
+    Ok(content.max(at(found.st_ctime, found.st_ctime_nsec)?))
+}
+
+/// Of what a path leads to, and of every link on the way.
+pub(crate) fn last_change(path: &Path) -> io::Result<Timestamp> {
+    let mut newest = changed(&fs::stat(path).map_err(naming("stat", path))?)?;
+    let parts = |of: &Path| -> Vec<PathBuf> {
+        let parts = of.components().rev();
+        parts.map(|part| PathBuf::from(part.as_os_str())).collect()
+    };
+    let (mut real, mut links) = (PathBuf::new(), 0);
+    let mut left = parts(&std::path::absolute(path)?);
+    while let Some(part) = left.pop() {
+        if part == Path::new("..") {
+            real.pop();
+            continue;
+        }
+        let next = real.join(part);
+        let found = fs::lstat(&next).map_err(naming("lstat", &next))?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
+            real = next;
+            continue;
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(naming("stat", path)(Errno::LOOP));
+        }
+        newest = newest.max(changed(&found)?);
+        left.extend(parts(&read_link(&next)?));
+    }
+    Ok(newest)
 }
 
 /// Shows `visit` each name in a directory, in no order, and the directory to ask more of it.

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use tracing::warn;
 
 use crate::failure::{alone, blocking};
@@ -44,6 +45,13 @@ pub trait Files: Send + Sync {
             found.push(self.stat(path).await);
         }
         found
+    }
+    /// When what is at a path last became another thing, as far as can be told: the newest time of the file's content, of
+    /// the file itself (one that is put in place may have content of long ago) and of all links that lead to it.
+    async fn last_change(&self, path: &Path) -> io::Result<Timestamp> {
+        let (itself, target) = (self.lstat(path).await?, self.stat(path).await?);
+        let newest = itself.modified.max(target.modified);
+        Timestamp::from_second(newest).map_err(io::Error::other)
     }
     /// Who tells of writes to files.
     fn first_writes(&self) -> Box<dyn FirstWrites> {
@@ -98,7 +106,8 @@ pub trait Files: Send + Sync {
 }
 
 /// The regular files of a directory, by name; one that a link leads to goes by the link's name. Entries that are not `wanted`
-/// and links that lead nowhere are passed over.
+/// and links that lead nowhere are passed over. A link that cannot be followed for any other reason is there as a link, for
+/// what is behind it may be there as well: who reads it learns the reason.
 pub async fn regular_files(
     files: &dyn Files,
     dir: &Path,
@@ -115,11 +124,12 @@ pub async fn regular_files(
                     path: entry.path,
                     ..target
                 },
-                Err(_) => continue,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(_) => entry,
             },
             _ => entry,
         };
-        if entry.kind == EntryKind::File {
+        if matches!(entry.kind, EntryKind::File | EntryKind::Symlink) {
             found.push(entry);
         }
     }
@@ -145,6 +155,11 @@ impl Files for HostFiles {
             paths.iter().map(|_| again()).collect()
         };
         found.await.unwrap_or_else(lost)
+    }
+
+    async fn last_change(&self, path: &Path) -> io::Result<Timestamp> {
+        let path = path.to_owned();
+        alone(move || disk::last_change(&path)).await
     }
 
     fn first_writes(&self) -> Box<dyn FirstWrites> {
@@ -250,5 +265,105 @@ impl Files for HostFiles {
     async fn set_group(&self, path: &Path, gid: u32) -> io::Result<()> {
         let path = path.to_owned();
         blocking(move || disk::set_group(&path, gid)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::fake::{Fault, MemoryFiles};
+
+    #[tokio::test]
+    async fn what_a_link_cannot_be_followed_to_is_not_taken_for_absent() {
+        let files = MemoryFiles::default();
+        let dir = Path::new("/d");
+        files.put_file(&dir.join("plain"), b"").unwrap();
+        files
+            .put(&dir.join("directory"), EntryKind::Directory)
+            .unwrap();
+        files.put(&dir.join("socket"), EntryKind::Socket).unwrap();
+        for (link, target) in [
+            ("good", "plain"),
+            ("loop", "loop"),
+            ("nowhere", "gone"),
+            ("through-a-file", "plain/x"),
+            ("to-a-directory", "directory"),
+            ("to-a-socket", "socket"),
+            ("unwanted", "plain"),
+            ("withheld", "plain"),
+        ] {
+            let link = dir.join(link);
+            files.symlink(Path::new(target), &link).await.unwrap();
+        }
+        files.set_faults(|call, path| {
+            let withheld = call == "stat" && path.ends_with("withheld");
+            withheld.then(|| Fault::Before(io::ErrorKind::PermissionDenied.into()))
+        });
+        let wanted = |path: &Path| !path.ends_with("unwanted");
+        let found = regular_files(&files, dir, wanted).await.unwrap();
+        let found: Vec<(&str, EntryKind)> = found
+            .iter()
+            .map(|e| (e.path.file_name().unwrap().to_str().unwrap(), e.kind))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("good", EntryKind::File),
+                ("loop", EntryKind::Symlink),
+                ("plain", EntryKind::File),
+                ("through-a-file", EntryKind::Symlink),
+                ("withheld", EntryKind::Symlink),
+            ]
+        );
+    }
+
+    /// Does it until the clock of the file system has gone on.
+    fn newly(path: &Path, after: Timestamp, make: impl Fn(&Path)) -> Timestamp {
+        loop {
+            let _ = std::fs::remove_file(path);
+            make(path);
+            let found = std::fs::symlink_metadata(path).unwrap();
+            let nanoseconds = i32::try_from(found.ctime_nsec()).unwrap();
+            let made = Timestamp::new(found.ctime(), nanoseconds).unwrap();
+            if made > after {
+                return made;
+            }
+        }
+    }
+
+    fn set_modified(path: &Path, second: u64) {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+        file.set_modified(at).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_was_put_in_place_lately_is_new_however_old_its_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, way, link] = ["file", "way", "link"].map(|name| dir.path().join(name));
+        let old_file = |path: &Path| {
+            std::fs::write(path, "").unwrap();
+            set_modified(path, 0);
+        };
+        let look = || HostFiles.last_change(&link);
+        // In whatever order they come, the last one counts.
+        let made = newly(&file, Timestamp::MIN, old_file);
+        assert_eq!(HostFiles.last_change(&file).await.unwrap(), made);
+        let made = newly(&way, made, |way| symlink(dir.path(), way).unwrap());
+        let made = newly(&link, made, |link| symlink("way/file", link).unwrap());
+        assert_eq!(look().await.unwrap(), made);
+        let made = newly(&way, made, |way| symlink(".", way).unwrap());
+        assert_eq!(look().await.unwrap(), made);
+        let made = newly(&file, made, old_file);
+        assert_eq!(look().await.unwrap(), made);
+        set_modified(&file, 4_000_000_000);
+        let told = look().await.unwrap();
+        assert_eq!(told.as_second(), 4_000_000_000);
+        std::fs::remove_file(&file).unwrap();
+        let gone = look().await.unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -7,6 +7,7 @@ use krablet_core::probe::Outcome;
 use krablet_cri::RuntimeService;
 use krablet_events::{Recorder, Subject};
 use krablet_net::Net;
+use krablet_pod::PodRef;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::sleep_until;
 use tracing::{debug, warn};
@@ -24,7 +25,7 @@ pub struct Probes {
     recorder: Recorder,
     tasks: JoinSet<Report>,
     /// By task; looked up only.
-    running: HashMap<Id, (Key, u64, Class)>,
+    running: HashMap<Id, (PodRef, Key, u64, Class)>,
     network: usize,
     exec: usize,
 }
@@ -82,13 +83,15 @@ impl Probes {
             class,
             job,
         } = start;
+        let pod = job.pod.clone();
         let runtime = self.runtime.clone();
         let net = self.net.clone();
         let task = self
             .tasks
             .spawn(async move { execute(&job, &*runtime, &*net).await });
         *self.places(class) += 1;
-        self.running.insert(task.id(), (key.clone(), run, class));
+        let running = (pod, key.clone(), run, class);
+        self.running.insert(task.id(), running);
         self.shared.table().attach(&key, run, task);
     }
 
@@ -97,7 +100,7 @@ impl Probes {
             Ok((id, _)) => *id,
             Err(e) => e.id(),
         };
-        let Some((key, run, class)) = self.running.remove(&id) else {
+        let Some((pod, key, run, class)) = self.running.remove(&id) else {
             return;
         };
         let places = self.places(class);
@@ -106,7 +109,7 @@ impl Probes {
             Ok((_, report)) => report,
             Err(e) => {
                 if e.is_panic() {
-                    warn!(podUID = %key.pod, containerName = &*key.container, "A probe panicked: {e}");
+                    warn!(pod = %pod, podUID = %pod.uid, containerName = &*key.container, "A probe panicked: {e}");
                 }
                 // Ended from outside, or broken: no result.
                 Report {

@@ -259,7 +259,7 @@ impl FileSource {
             .retain(|path, _| found.iter().any(|f| f.path == *path));
         let mut changed = self.manifests.len() != before;
         for entry in found {
-            changed |= self.read(&entry).await;
+            changed |= self.read(&entry.path).await;
         }
         changed
     }
@@ -287,8 +287,7 @@ impl FileSource {
     }
 
     /// Looks at one manifest. True if its pods changed.
-    async fn read(&mut self, entry: &Entry) -> bool {
-        let path = &entry.path;
+    async fn read(&mut self, path: &Path) -> bool {
         let bytes = match self.files.read(path, MAX_MANIFEST).await {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -306,17 +305,19 @@ impl FileSource {
         if self.manifests.get(path).is_some_and(|m| m.digest == digest) {
             return false;
         }
-        let origin = Origin::File(path.clone());
+        let origin = Origin::File(path.to_owned());
         match (self.decode)(&bytes, &origin) {
             Ok(pods) => {
-                let modified = Timestamp::from_second(entry.modified).unwrap_or(Timestamp::MAX);
-                let pods = taken_over(pods, self.take_over.as_deref(), &origin, modified).await;
+                // Asked after it was read: what came later is newer. Of a file that is gone nobody knows.
+                let changed = self.files.last_change(path).await;
+                let changed = changed.unwrap_or(Timestamp::MAX);
+                let pods = taken_over(pods, self.take_over.as_deref(), &origin, changed).await;
                 let manifest = Manifest {
                     digest,
                     pods,
                     refusal: None,
                 };
-                self.manifests.insert(path.clone(), manifest);
+                self.manifests.insert(path.to_owned(), manifest);
                 true
             }
             Err(reason) => {

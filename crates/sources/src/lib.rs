@@ -15,9 +15,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use krablet_core::merge::{Merge, PodUpdate};
 use krablet_events::{Recorder, Subject, reason};
-use krablet_pod::PodUid;
 use krablet_pod::api::Pod;
 use krablet_pod::marks::{self, PodSource};
+use krablet_pod::{PodRef, PodUid};
 use tokio::sync::mpsc;
 use tracing::info;
 
@@ -53,7 +53,7 @@ pub type Decode = Arc<dyn Fn(&[u8], &Origin) -> Result<Vec<Pod>, String> + Send 
 #[async_trait::async_trait]
 pub trait TakeOver: Send + Sync {
     /// The UID under which this very pod already runs, if its manifest has not changed since.
-    async fn running_as(&self, pod: &Pod, manifest_modified: Timestamp) -> Option<PodUid>;
+    async fn running_as(&self, pod: &Pod, manifest_changed: Timestamp) -> Option<PodUid>;
 }
 
 /// Pods that another agent already runs from this manifest go on under the UID they have.
@@ -61,14 +61,14 @@ async fn taken_over(
     pods: Vec<Pod>,
     take_over: Option<&dyn TakeOver>,
     origin: &Origin,
-    modified: Timestamp,
+    changed: Timestamp,
 ) -> Vec<Arc<Pod>> {
     let mut taken = Vec::with_capacity(pods.len());
     for mut pod in pods {
         if let Some(take_over) = take_over
-            && let Some(uid) = take_over.running_as(&pod, modified).await
+            && let Some(uid) = take_over.running_as(&pod, changed).await
         {
-            info!(manifest = %origin, podUID = %uid, "Adopting the running static pod of this manifest");
+            info!(pod = %PodRef::of(&pod), podUID = %uid, manifest = %origin, "Adopting the running static pod of this manifest");
             pod.metadata.uid = Some(uid.to_string());
             let annotations = pod.metadata.annotations.get_or_insert_default();
             annotations.insert(marks::CONFIG_HASH.into(), uid.to_string());

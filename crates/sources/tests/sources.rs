@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -252,6 +252,33 @@ async fn symlinked_manifests_are_read_through_the_link() {
     w.expect(&["a"]).await;
 }
 
+#[tokio::test]
+async fn a_link_that_cannot_be_followed_keeps_the_last_good_pod() {
+    let mut w = Watched::new("", None);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let real = elsewhere.path().join("real");
+    let point = |w: &Watched, target: &Path| {
+        std::os::unix::fs::symlink(target, w.path(".link")).unwrap();
+        std::fs::rename(w.path(".link"), w.path("link.yaml")).unwrap();
+    };
+    std::fs::write(&real, "a").unwrap();
+    point(&w, &real);
+    w.expect(&["a"]).await;
+    // To itself.
+    point(&w, Path::new("link.yaml"));
+    w.put("b.yaml", "b");
+    w.expect(&["a", "b"]).await;
+    std::fs::write(&real, "a a2").unwrap();
+    point(&w, &real);
+    w.expect(&["a2", "b"]).await;
+    point(&w, Path::new("/nowhere"));
+    w.expect(&["b"]).await;
+    point(&w, &real);
+    w.expect(&["a2", "b"]).await;
+    point(&w, elsewhere.path());
+    w.expect(&["b"]).await;
+}
+
 struct Adopts;
 
 #[async_trait]
@@ -314,8 +341,23 @@ struct AdoptsOlderThan(Timestamp);
 
 #[async_trait]
 impl TakeOver for AdoptsOlderThan {
-    async fn running_as(&self, _: &Pod, modified: Timestamp) -> Option<PodUid> {
-        (modified <= self.0).then(|| "theirs".into())
+    async fn running_as(&self, _: &Pod, changed: Timestamp) -> Option<PodUid> {
+        (changed <= self.0).then(|| "theirs".into())
+    }
+}
+
+/// As by `cp -p`, `mv` or a tree with fixed times: what counts is when it came.
+#[tokio::test]
+async fn a_manifest_that_was_put_in_place_since_is_new_however_old_its_content() {
+    let at = |second| Timestamp::from_second(second).unwrap();
+    for (older_than, uid) in [(at(1_000_000_000), "a"), (at(9_000_000_000), "theirs")] {
+        let mut w = Watched::new("", Some(Arc::new(AdoptsOlderThan(older_than))));
+        w.expect(&[]).await;
+        std::fs::write(w.path(".tmp"), "a").unwrap();
+        let file = std::fs::File::options().write(true).open(w.path(".tmp"));
+        file.unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        std::fs::rename(w.path(".tmp"), w.path("a.yaml")).unwrap();
+        w.expect(&[uid]).await;
     }
 }
 
