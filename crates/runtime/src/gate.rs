@@ -6,19 +6,29 @@
 //! Starts whose images lie ready go first; inside a class the order is first come, first served.
 //! A wait may be given up at any moment, also when the permit is already on its way.
 //!
+//! A start that turns out to be slow lends its place to the next who waits, and goes on without one: what hangs holds
+//! nobody up. What does not hang is never more than fits, and what does comes in no faster than so many at a time.
+//!
 //! The stop gate: how many sandboxes are being taken down at a time. Containers are stopped without one, for their grace
 //! runs; but of many pods that end together some are to be over soon, and told of, instead of all at the very end.
 //!
 //! Where more pods begin or end than fit at a time there is a crowd, and others leave it what the machine can do.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
+use futures::poll;
 use tokio::sync::{Semaphore, oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
+/// From here on a start is slow. A sandbox takes a second or two, and several on a small machine whose pods all begin
+/// at once: those are to stay few at a time, and hardly ever come here. What hangs does so for minutes (a network that
+/// is not there yet, until the call's deadline), so others can wait that long for it to show.
+const SLOW_START: Duration = Duration::from_secs(5);
 /// From here on a stop is slow.
 const SLOW_STOP: Duration = Duration::from_secs(1);
 /// From here on the end of a pod takes its time, and is no reason for others to wait.
@@ -52,13 +62,21 @@ pub(crate) enum StartClass {
 
 /// Clones share one gate.
 #[derive(Clone, Debug)]
-pub(crate) struct StartGate {
-    state: Arc<Mutex<State>>,
+pub(crate) struct StartGate(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Held by the one waiter who watches the time for all of them.
+    clock: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
 struct State {
-    free: usize,
+    width: usize,
+    /// The places that are taken: permits by their number, and since when. The first is the oldest.
+    held: BTreeMap<u64, Instant>,
+    issued: u64,
     cached: VecDeque<oneshot::Sender<StartPermit>>,
     uncached: VecDeque<oneshot::Sender<StartPermit>>,
     /// Told of while somebody waits.
@@ -80,85 +98,135 @@ impl State {
     }
 }
 
-/// The right to start something; given back when dropped.
+/// The right to start something. Its place is given back when it is dropped, unless it was lent before.
 #[derive(Debug)]
 pub(crate) struct StartPermit {
     gate: Option<StartGate>,
+    number: u64,
 }
 
 impl StartGate {
     /// At least one start is let through at a time.
     pub(crate) fn new(width: usize, crowd: Crowd) -> Self {
-        Self {
-            state: Arc::new(Mutex::new(State {
-                free: width.max(1),
+        Self(Arc::new(Shared {
+            state: Mutex::new(State {
+                width: width.max(1),
+                held: BTreeMap::new(),
+                issued: 0,
                 cached: VecDeque::new(),
                 uncached: VecDeque::new(),
                 crowd,
                 crowded: false,
-            })),
-        }
+            }),
+            clock: tokio::sync::Mutex::default(),
+        }))
     }
 
     pub(crate) async fn acquire(&self, class: StartClass) -> StartPermit {
-        let ticket = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if state.free > 0 {
-                state.free -= 1;
-                return self.permit();
-            }
-            let (sender, receiver) = oneshot::channel();
-            let queue = match class {
-                StartClass::Cached => &mut state.cached,
-                StartClass::Uncached => &mut state.uncached,
-            };
-            // Those who gave up leave no trace, so the queue is as long as its waiters.
-            queue.retain(|waiter| !waiter.is_closed());
-            queue.push_back(sender);
-            if !std::mem::replace(&mut state.crowded, true) {
-                state.crowd.gathers();
-            }
-            receiver
+        let ticket = match self.queue(class) {
+            Ok(permit) => return permit,
+            Err(ticket) => ticket,
         };
-        match ticket.await {
-            Ok(permit) => permit,
-            // The sender lives in the queue until it sends; without one there is nothing to hold.
-            Err(_) => StartPermit { gate: None },
+        tokio::select! {
+            biased;
+            permit = ticket => match permit {
+                Ok(permit) => permit,
+                // The sender lives in the queue until it sends; without one there is nothing to hold.
+                Err(_) => StartPermit { gate: None, number: 0 },
+            },
+            never = self.lend() => match never {},
         }
     }
 
-    fn permit(&self) -> StartPermit {
+    /// A permit if there is a place, else what will bring one.
+    fn queue(&self, class: StartClass) -> Result<StartPermit, oneshot::Receiver<StartPermit>> {
+        let mut state = self.state();
+        if state.held.len() < state.width {
+            return Ok(self.permit(&mut state));
+        }
+        let (sender, receiver) = oneshot::channel();
+        let queue = match class {
+            StartClass::Cached => &mut state.cached,
+            StartClass::Uncached => &mut state.uncached,
+        };
+        // Those who gave up leave no trace, so the queue is as long as its waiters.
+        queue.retain(|waiter| !waiter.is_closed());
+        queue.push_back(sender);
+        if !std::mem::replace(&mut state.crowded, true) {
+            state.crowd.gathers();
+        }
+        Err(receiver)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn permit(&self, state: &mut State) -> StartPermit {
+        let number = state.issued;
+        state.issued += 1;
+        state.held.insert(number, Instant::now());
         StartPermit {
             gate: Some(self.clone()),
+            number,
         }
     }
 
-    /// Passes a permit on to the next waiter, or keeps it.
-    fn pass_on(&self) {
+    /// Lends the places of slow starts, for as long as this is waited for. All waiters wait for it, and one of them
+    /// does it: when that one leaves, another takes over. So there is one timer while anybody waits, and else none.
+    async fn lend(&self) -> Infallible {
+        let _clock = self.0.clock.lock().await;
         loop {
-            let next = {
-                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                match state.next() {
-                    Some(next) => next,
-                    None => {
-                        state.free += 1;
-                        return;
-                    }
-                }
-            };
-            match next.send(self.permit()) {
-                Ok(()) => return,
-                // That waiter gave up. Its permit must not pass itself on too.
-                Err(mut refused) => refused.gate = None,
+            match self.lend_slow() {
+                Some(next) => sleep_until(next).await,
+                // Whoever waits would have such a place.
+                None => std::future::pending().await,
             }
         }
+    }
+
+    /// When the oldest of those that are not slow yet will be.
+    fn lend_slow(&self) -> Option<Instant> {
+        loop {
+            let (number, slow) = {
+                let state = self.state();
+                let (number, since) = state.held.first_key_value()?;
+                (*number, *since + SLOW_START)
+            };
+            if slow > Instant::now() {
+                return Some(slow);
+            }
+            self.pass_on(number);
+        }
+    }
+
+    /// Passes a permit's place on to the next waiter, or keeps it free. Each place is passed on once.
+    fn pass_on(&self, mut number: u64) {
+        while let Some((waiter, permit)) = self.exchange(number) {
+            match waiter.send(permit) {
+                Ok(()) => return,
+                // That waiter gave up. Its permit must not pass itself on too.
+                Err(mut refused) => {
+                    refused.gate = None;
+                    number = refused.number;
+                }
+            }
+        }
+    }
+
+    /// Takes a permit's place back, and gives it to the next waiter. None if it was taken back before, or nobody waits.
+    fn exchange(&self, number: u64) -> Option<(oneshot::Sender<StartPermit>, StartPermit)> {
+        let mut state = self.state();
+        state.held.remove(&number)?;
+        let next = state.next()?;
+        Some((next, self.permit(&mut state)))
     }
 }
 
 impl Drop for StartPermit {
     fn drop(&mut self) {
         if let Some(gate) = self.gate.take() {
-            gate.pass_on();
+            gate.pass_on(self.number);
         }
     }
 }
@@ -174,7 +242,7 @@ impl GateHold {
         Self { gate, permit: None }
     }
 
-    /// Waits for a permit unless one is held.
+    /// Waits for a permit unless one is held, be its place lent or not: what was slow goes on.
     pub(crate) async fn enter(&mut self, class: StartClass) {
         if self.permit.is_none() {
             self.permit = Some(self.gate.acquire(class).await);
@@ -183,6 +251,18 @@ impl GateHold {
 
     pub(crate) fn leave(&mut self) {
         self.permit = None;
+    }
+
+    /// Does what is no start. The permit is put down if that is not done at once: it may wait for others.
+    pub(crate) async fn aside<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        match poll!(work.as_mut()) {
+            Poll::Ready(done) => done,
+            Poll::Pending => {
+                self.leave();
+                work.await
+            }
+        }
     }
 }
 
@@ -256,127 +336,4 @@ async fn holding<T>(place: impl Sized, slow: Duration, work: impl Future<Output 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use futures::FutureExt;
-
-    #[tokio::test]
-    async fn only_so_many_at_a_time() {
-        let gate = StartGate::new(2, Crowd::default());
-        let a = gate.acquire(StartClass::Cached).await;
-        let _b = gate.acquire(StartClass::Uncached).await;
-        let mut third = pin!(gate.acquire(StartClass::Cached));
-        assert!(third.as_mut().now_or_never().is_none());
-        drop(a);
-        assert!(third.as_mut().now_or_never().is_some());
-    }
-
-    #[tokio::test]
-    async fn a_crowd_is_told_until_nobody_waits() {
-        let crowd = Crowd::default();
-        let gate = StartGate::new(1, crowd.clone());
-        let gates = crowd.gates();
-        let held = gate.acquire(StartClass::Cached).await;
-        assert_eq!(*gates.borrow(), 0);
-        let mut second = Box::pin(gate.acquire(StartClass::Cached));
-        assert!(second.as_mut().now_or_never().is_none());
-        assert_eq!(*gates.borrow(), 1);
-        let mut third = pin!(gate.acquire(StartClass::Uncached));
-        assert!(third.as_mut().now_or_never().is_none());
-        drop(second);
-        assert_eq!(*gates.borrow(), 1);
-        drop(held);
-        assert!(third.as_mut().now_or_never().is_some());
-        assert_eq!(*gates.borrow(), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn many_ends_are_a_crowd_but_not_those_that_take_their_time() {
-        let crowd = Crowd::default();
-        let gate = StopGate::new(2, crowd.clone());
-        let gates = crowd.gates();
-        let mut first = Box::pin(gate.end(std::future::pending::<()>()));
-        let mut second = Box::pin(gate.end(std::future::pending::<()>()));
-        assert!((&mut first).now_or_never().is_none());
-        assert!((&mut second).now_or_never().is_none());
-        assert_eq!(*gates.borrow(), 0);
-        let third = async { tokio::time::sleep(SLOW_END / 2).await };
-        let mut third = Box::pin(gate.end(third));
-        assert!((&mut third).now_or_never().is_none());
-        assert_eq!(*gates.borrow(), 1);
-        third.await;
-        assert_eq!(*gates.borrow(), 0);
-        let mut fourth = Box::pin(gate.end(std::future::pending::<()>()));
-        assert!((&mut fourth).now_or_never().is_none());
-        assert_eq!(*gates.borrow(), 1);
-        // The first two hang, and the crowd is over without their end.
-        let _ = timeout(SLOW_END, futures::future::join(first, second)).await;
-        assert_eq!(*gates.borrow(), 0);
-        drop(fourth);
-        assert_eq!(*gate.ending.lock().unwrap(), 0);
-    }
-
-    #[tokio::test]
-    async fn cached_first_then_in_order() {
-        let gate = StartGate::new(1, Crowd::default());
-        let held = gate.acquire(StartClass::Cached).await;
-        let mut u1 = pin!(gate.acquire(StartClass::Uncached));
-        let mut u2 = pin!(gate.acquire(StartClass::Uncached));
-        let mut c1 = pin!(gate.acquire(StartClass::Cached));
-        let mut c2 = pin!(gate.acquire(StartClass::Cached));
-        assert!(u1.as_mut().now_or_never().is_none());
-        assert!(u2.as_mut().now_or_never().is_none());
-        assert!(c1.as_mut().now_or_never().is_none());
-        assert!(c2.as_mut().now_or_never().is_none());
-        drop(held);
-        assert!(u1.as_mut().now_or_never().is_none());
-        assert!(c2.as_mut().now_or_never().is_none());
-        drop(c1.as_mut().now_or_never().expect("first cached"));
-        drop(c2.as_mut().now_or_never().expect("second cached"));
-        assert!(u2.as_mut().now_or_never().is_none());
-        drop(u1.as_mut().now_or_never().expect("first uncached"));
-        assert!(u2.as_mut().now_or_never().is_some());
-    }
-
-    #[tokio::test]
-    async fn waits_given_up_lose_no_permit() {
-        let gate = StartGate::new(1, Crowd::default());
-        let held = gate.acquire(StartClass::Cached).await;
-        // One gives up while it waits, one when the permit has already been sent to it.
-        let mut early = Box::pin(gate.acquire(StartClass::Cached));
-        assert!(early.as_mut().now_or_never().is_none());
-        let mut late = Box::pin(gate.acquire(StartClass::Cached));
-        assert!(late.as_mut().now_or_never().is_none());
-        drop(early);
-        drop(held);
-        drop(late);
-        let permit = gate.acquire(StartClass::Uncached).now_or_never();
-        assert!(permit.is_some());
-        drop(permit);
-        let state = gate.state.lock().unwrap();
-        assert_eq!((state.free, state.cached.len()), (1, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn stops_come_one_after_the_other_and_slow_ones_let_others_pass() {
-        let gate = StopGate::new(2, Crowd::default());
-        let begun = tokio::time::Instant::now();
-        let stop = async |millis| {
-            let call = async { tokio::time::sleep(Duration::from_millis(millis)).await };
-            gate.pass(call).await;
-            begun.elapsed().as_millis()
-        };
-        // The first hangs, and keeps its place for a second; the others share what is left.
-        let all = futures::join!(stop(60_000), stop(400), stop(400), stop(400), stop(400));
-        assert_eq!(all, (60_000, 400, 800, 1200, 1400));
-        assert_eq!(gate.places.available_permits(), 2);
-    }
-
-    #[tokio::test]
-    async fn a_stop_that_is_given_up_leaves_its_place() {
-        let gate = StopGate::new(1, Crowd::default());
-        let hangs = gate.pass(std::future::pending::<()>());
-        assert!(hangs.now_or_never().is_none());
-        assert_eq!(gate.pass(async { 7 }).await, 7);
-    }
-}
+mod tests;

@@ -135,7 +135,8 @@ impl PodRuntime {
         Ok(hook.ok_or(Stopped::Cancelled)??)
     }
 
-    /// Everything before the first call that changes something; ends inside the gate.
+    /// Everything before the first call that changes something. The gate is left meanwhile for pulls and for what others
+    /// have to tell; when this is done, it is entered.
     async fn prepare(
         &self,
         pod: &mut PodStart<'_>,
@@ -241,7 +242,7 @@ impl PodRuntime {
     /// Everything an instance needs on the node, and its config. The error is what users read.
     async fn instance_config(
         &self,
-        pod: &PodStart<'_>,
+        pod: &mut PodStart<'_>,
         what: &Starting<'_>,
         image: &ReadyImage,
         image_volumes: &ImageVolumes,
@@ -266,7 +267,8 @@ impl PodRuntime {
             volumes: pod.volumes,
         };
         let namespace = &pod.pod_ref.namespace;
-        let gathered = gather(container, namespace, config.env_files, &sources).await;
+        let gathered = gather(container, namespace, config.env_files, &sources);
+        let gathered = pod.gate.aside(gathered).await;
         let envs = environment(&EnvInputs {
             pod: pod.pod,
             container,

@@ -156,6 +156,7 @@ impl PodRuntime {
         let Some(sandbox) = sandbox else {
             return Ok(());
         };
+        let identity = gate.aside(self.pull_identity(inputs.pod)).await;
         let mut pod = PodStart {
             pod: inputs.pod,
             pod_ref: PodRef::of(inputs.pod),
@@ -165,7 +166,7 @@ impl PodRuntime {
             sandbox: sandbox.config,
             ips: sandbox.ips,
             images,
-            identity: self.pull_identity(inputs.pod).await,
+            identity,
             gate,
             acted: out.acted,
             started: Vec::new(),

@@ -42,7 +42,7 @@ pub(crate) async fn gather(
     let mut files = BTreeMap::new();
     if env_files {
         for key in wanted.files {
-            let found = file(sources, &key).await;
+            let found = file(sources, container, &key).await;
             files.insert(key, found);
         }
     }
@@ -54,7 +54,11 @@ pub(crate) async fn gather(
     }
 }
 
-async fn file(sources: &Sources<'_>, (volume, relative): &FileKey) -> FoundFile {
+async fn file(
+    sources: &Sources<'_>,
+    container: &Container,
+    (volume, relative): &FileKey,
+) -> FoundFile {
     let Some(found) = sources
         .volumes
         .iter()
@@ -69,7 +73,7 @@ async fn file(sources: &Sources<'_>, (volume, relative): &FileKey) -> FoundFile 
             bytes,
         },
         Err(e) => {
-            error!(path = %top.join(relative).display(), err = %e, "Failed to read env file");
+            error!(containerName = container.name, path = %top.join(relative).display(), err = %e, "Failed to read env file");
             FoundFile::Unreadable
         }
     }

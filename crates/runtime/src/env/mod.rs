@@ -18,7 +18,7 @@ use krablet_pod::api::{
     Secret, SecretKeySelector, Service,
 };
 use krablet_pod::downward::{self, Addresses};
-use krablet_pod::marks;
+use krablet_pod::{PodRef, marks};
 
 use crate::config::NodeFacts;
 use crate::expand::expand_bytes;
@@ -254,7 +254,8 @@ fn file_key(inputs: &EnvInputs<'_>, r: &FileKeySelector) -> Result<Option<Vec<u8
         }
     };
     let value = file::value_of(bytes, &r.key).map_err(|problem| {
-        tracing::error!(path = %path.display(), err = %problem, "Failed to parse env file");
+        let pod = PodRef::of(inputs.pod);
+        tracing::error!(%pod, podUID = %pod.uid, containerName = inputs.container.name, path = %path.display(), err = %problem, "Failed to parse env file");
         unreadable()
     })?;
     match value {

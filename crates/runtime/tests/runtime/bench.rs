@@ -14,12 +14,12 @@ use krablet_linux::fake::MemoryFiles;
 use krablet_linux::{EntryKind, WallClock};
 use krablet_metrics::RuntimeMetrics;
 use krablet_net::{GrpcHealth, HttpGet, HttpResponse, Net, NetError};
-use krablet_objects::{FakeObjects, FakeServices};
-use krablet_pod::api::{Container, Lifecycle, LifecycleHandler, Pod, PodSpec};
+use krablet_objects::{FakeObjects, FakeServices, ObjectError, Objects};
+use krablet_pod::api::{ConfigMap, Container, Lifecycle, LifecycleHandler, Pod, PodSpec, Secret};
 use krablet_pod::observed::ObservedPod;
 use krablet_pod::paths::RootDir;
 use krablet_pod::paths::restart_mark;
-use krablet_pod::{PodRef, Ticket};
+use krablet_pod::{PodRef, PodUid, Ticket};
 use krablet_runtime::{
     NodeFacts, Paths, PodRuntime, RuntimeClasses, RuntimeConfig, RuntimeDeps, Sizes, SyncInputs,
     SyncOutcome, VolumeSource,
@@ -71,6 +71,42 @@ impl Net for FakeNet {
     }
 }
 
+/// Objects that are told of only after a while.
+struct LateObjects {
+    objects: FakeObjects,
+    take: Arc<Mutex<Duration>>,
+}
+
+impl LateObjects {
+    async fn wait(&self) {
+        let takes = *self.take.lock().unwrap();
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
+        }
+    }
+}
+
+#[async_trait]
+impl Objects for LateObjects {
+    async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError> {
+        self.wait().await;
+        self.objects.config_map(namespace, name).await
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
+        self.wait().await;
+        self.objects.secret(namespace, name).await
+    }
+
+    fn want(&self, pod: &Pod) {
+        self.objects.want(pod);
+    }
+
+    fn forget(&self, uid: &PodUid) {
+        self.objects.forget(uid);
+    }
+}
+
 pub fn config() -> RuntimeConfig {
     RuntimeConfig {
         node: NodeFacts {
@@ -94,6 +130,8 @@ pub struct Bench {
     pub files: Arc<MemFiles>,
     pub net: Arc<FakeNet>,
     pub objects: FakeObjects,
+    /// How long who asks for one of them waits.
+    pub objects_take: Arc<Mutex<Duration>>,
     pub services: FakeServices,
     pub recorder: Recorder,
     pub runtime: PodRuntime,
@@ -128,6 +166,7 @@ impl Bench {
         world.has_image("img:1");
         let net = Arc::new(FakeNet::default());
         let objects = FakeObjects::new();
+        let objects_take = Arc::<Mutex<Duration>>::default();
         let services = FakeServices::new(Vec::new());
         let clock = Arc::new(Clock(world.clone()));
         let wall = Clock(world.clone());
@@ -150,7 +189,10 @@ impl Bench {
                 files: files.clone(),
                 mounts: Arc::new(disk_with_volume().mounts()),
                 net: net.clone(),
-                objects: Arc::new(objects.clone()),
+                objects: Arc::new(LateObjects {
+                    objects: objects.clone(),
+                    take: objects_take.clone(),
+                }),
                 services: Arc::new(services.clone()),
                 keychain: Arc::default(),
                 pull_records: Some(records.clone()),
@@ -166,6 +208,7 @@ impl Bench {
             files,
             net,
             objects,
+            objects_take,
             services,
             recorder,
             runtime,

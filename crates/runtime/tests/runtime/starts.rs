@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use krablet_pod::api::Pod;
+use krablet_pod::api::{EnvFromSource, LocalObjectReference, Pod, SecretEnvSource};
 
 use crate::bench::{Bench, config, container, exec, pod, with_hooks};
 
@@ -29,7 +29,7 @@ async fn the_gate_bounds_starts() {
 #[tokio::test(start_paused = true)]
 async fn who_waits_at_the_gate_has_nothing_yet() {
     let bench = Bench::new();
-    bench.world.state().sandbox_takes = Duration::from_secs(10);
+    bench.world.state().sandbox_takes = Duration::from_secs(4);
     let base = pod(vec![], vec![container("a")]);
     let pods: Vec<Pod> = (0..3).map(|i| named(i, &base)).collect();
     let has_logs = |i: usize| {
@@ -41,7 +41,7 @@ async fn who_waits_at_the_gate_has_nothing_yet() {
             .any(|path| path.starts_with(&dir))
     };
     let look = async {
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!([0, 1, 2].map(has_logs), [true, true, false]);
     };
     tokio::join!(join_all(pods.iter().map(|p| bench.sync_fresh(p))), look);
@@ -89,6 +89,65 @@ async fn pulls_and_hooks_do_not_hold_the_gate() {
     };
     let (_, took) = tokio::join!(slow, quick);
     assert_eq!(took, 1_000_000_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sandboxes_that_hang_hold_no_other_up() {
+    let mut config = config();
+    config.starts_in_flight = 4;
+    let bench = Bench::with(config);
+    bench.world.state().sandbox_takes = Duration::from_secs(24 * 3600);
+    let base = pod(vec![], vec![container("a")]);
+    let stuck: Vec<Pod> = (0..4).map(|i| named(i, &base)).collect();
+    let stuck = join_all(stuck.iter().map(|p| bench.sync_fresh(p)));
+    // What they wait for, and more pods than one to see that none of the places is lost.
+    let others: Vec<Pod> = (4..12).map(|i| named(i, &base)).collect();
+    let others = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        bench.world.state().sandbox_takes = Duration::from_secs(1);
+        let outcomes = join_all(others.iter().map(|p| bench.sync_fresh(p))).await;
+        assert!(outcomes.iter().all(|o| o.error.is_none()));
+        let state = bench.world.state();
+        assert_eq!((state.starting, state.most_starting), (4, 8));
+    };
+    let (stuck, ()) = tokio::join!(stuck, others);
+    assert!(stuck.iter().all(|o| o.error.is_none()));
+    assert_eq!(bench.world.state().containers.len(), 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_objects_does_not_hold_the_gate() {
+    let bench = Bench::new();
+    let mut wanting = container("a");
+    let source = SecretEnvSource {
+        name: "late".into(),
+        ..SecretEnvSource::default()
+    };
+    wanting.env_from = Some(vec![EnvFromSource {
+        secret_ref: Some(source),
+        ..EnvFromSource::default()
+    }]);
+    let wanting = pod(vec![], vec![wanting]);
+    let mut pulling = pod(vec![], vec![container("a")]);
+    let secret = LocalObjectReference {
+        name: "late".into(),
+    };
+    pulling.spec.as_mut().unwrap().image_pull_secrets = Some(vec![secret]);
+    let plain = pod(vec![], vec![container("a")]);
+    for slow in [wanting, pulling] {
+        // Less than what makes a start slow, and both places.
+        *bench.objects_take.lock().unwrap() = Duration::from_secs(3);
+        let slow = [named(0, &slow), named(1, &slow)];
+        let slow = join_all(slow.iter().map(|p| bench.sync_fresh(p)));
+        let quick = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let begun = bench.world.wall();
+            bench.sync_fresh(&named(2, &plain)).await;
+            bench.world.wall() - begun
+        };
+        let (_, took) = tokio::join!(slow, quick);
+        assert_eq!(took, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
