@@ -4,13 +4,13 @@
 //! kubelet keeps, so that one can take over from the other. A pod whose image is there already gets it without
 //! asking the registry only if the record says that it may.
 
+mod announced;
 mod record;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use krablet_linux::{EntryKind, Files, WallClock};
 use krablet_metrics::ImageMetrics;
@@ -18,8 +18,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
+pub use announced::PullIntent;
+use announced::{Announced, UnderWay};
 pub use record::Credentials as RecordedCredentials;
-use record::{Intent, PulledRecord};
+use record::{Foreign, Intent, PulledRecord};
 
 use crate::keyring::{Credential, hex};
 use crate::reference;
@@ -107,36 +109,26 @@ impl RecordError {
 
 pub struct PullRecords {
     policy: Verification,
+    /// Intents: whatever is there by the name is ours.
     pulling: PathBuf,
+    /// In the place of an intent, where an image from elsewhere was there by the name.
+    foreign: PathBuf,
     pulled: PathBuf,
     files: Arc<dyn Files>,
     clock: Arc<dyn WallClock>,
     metrics: ImageMetrics,
-    /// Pulls under way, by image.
-    intents: Arc<Mutex<BTreeMap<String, u32>>>,
+    under_way: UnderWay,
     /// A record is read, changed and written by one at a time.
     writing: tokio::sync::Mutex<()>,
     /// What lies in both directories was counted once.
     tallied: AtomicBool,
 }
 
-/// A pull that was announced. Dropped without an end, its file stays, and says that the image, should it
-/// turn out to be there, came from us.
-pub struct PullIntent {
+/// An announcement that no pull of now stands behind.
+struct LeftOver {
+    path: PathBuf,
     image: String,
-    intents: Arc<Mutex<BTreeMap<String, u32>>>,
-}
-
-impl Drop for PullIntent {
-    fn drop(&mut self) {
-        let mut intents = lock(&self.intents);
-        if let Some(count) = intents.get_mut(&self.image) {
-            *count -= 1;
-            if *count == 0 {
-                intents.remove(&self.image);
-            }
-        }
-    }
+    announced: Announced,
 }
 
 impl PullRecords {
@@ -151,11 +143,12 @@ impl PullRecords {
         Self {
             policy,
             pulling: dir.join("pulling"),
+            foreign: dir.join("foreign"),
             pulled: dir.join("pulled"),
             files,
             clock,
             metrics: ImageMetrics::default(),
-            intents: Arc::default(),
+            under_way: UnderWay::default(),
             writing: tokio::sync::Mutex::default(),
             tallied: AtomicBool::new(false),
         }
@@ -212,16 +205,21 @@ impl PullRecords {
     /// tells of the other directory, for what an earlier agent left there.
     async fn tally(&self, changed: &Path) {
         let is_first = !self.tallied.load(Ordering::Relaxed);
-        for (dir, gauge) in [
-            (&self.pulling, &self.metrics.intents_on_disk),
-            (&self.pulled, &self.metrics.records_on_disk),
+        let intents = [self.pulling.as_path(), self.foreign.as_path()];
+        let records = [self.pulled.as_path()];
+        for (dirs, gauge) in [
+            (&intents[..], &self.metrics.intents_on_disk),
+            (&records[..], &self.metrics.records_on_disk),
         ] {
-            if dir != changed && !is_first {
+            if !is_first && !dirs.contains(&changed) {
                 continue;
             }
-            let names = self.files.names(dir).await.unwrap_or_default();
-            let names = names.iter().filter_map(|name| name.to_str());
-            let count = names.filter(|name| is_record(name)).count();
+            let mut count = 0;
+            for dir in dirs {
+                let names = self.files.names(dir).await.unwrap_or_default();
+                let names = names.iter().filter_map(|name| name.to_str());
+                count += names.filter(|name| is_record(name)).count();
+            }
             gauge.set([(Vec::new(), count as u64)]);
         }
         self.tallied.store(true, Ordering::Relaxed);
@@ -233,13 +231,33 @@ impl PullRecords {
         image: &str,
         id: &str,
     ) -> Result<(Option<PulledRecord>, bool), RecordError> {
-        let record = self.record(id).await?;
-        if record.is_some() || lock(&self.intents).contains_key(image) {
-            return Ok((record, true));
+        if let Some(record) = self.record(id).await? {
+            return Ok((Some(record), true));
         }
-        let path = self.pulling.join(file_name(image));
-        let intent: Option<Intent> = self.read(&path).await?;
-        Ok((None, intent.is_some_and(|intent| intent.image == image)))
+        let announced = self.announced(image).await?;
+        if announced.is_some_and(|announced| announced.is_ours(id)) {
+            return Ok((None, true));
+        }
+        // A pull that has ended in the meantime wrote its record before it took back what it had announced.
+        let record = self.record(id).await?;
+        let is_ours = record.is_some();
+        Ok((record, is_ours))
+    }
+
+    /// What was announced of an image and not taken back. Files are looked at in the order in which nothing is missed
+    /// when one gives way to the other.
+    async fn announced(&self, image: &str) -> Result<Option<Announced>, RecordError> {
+        if let Some(announced) = self.under_way.announced(image) {
+            return Ok(Some(announced));
+        }
+        let name = file_name(image);
+        let foreign: Option<Foreign> = self.read(&self.foreign.join(&name)).await?;
+        let intent: Option<Intent> = self.read(&self.pulling.join(&name)).await?;
+        if intent.is_some_and(|intent| intent.image == image) {
+            return Ok(Some(Announced::Any));
+        }
+        let foreign = foreign.filter(|foreign| foreign.image == image);
+        Ok(foreign.map(|foreign| Announced::AllBut(foreign.image_ref)))
     }
 
     /// Whether one of a pod's credentials is among those recorded. One that is known by its place or by its
@@ -265,25 +283,59 @@ impl PullRecords {
         true
     }
 
-    /// To be called before a pull.
-    pub async fn intend(&self, image: &str) -> Result<PullIntent, RecordError> {
-        let path = self.pulling.join(file_name(image));
+    /// To be called before a pull. `there` is the id of the image that is there by this name.
+    pub async fn intend(
+        &self,
+        image: &str,
+        there: Option<&str>,
+    ) -> Result<PullIntent, RecordError> {
         let _writing = self.writing.lock().await;
-        self.write(&self.pulling, &path, &Intent::new(image))
-            .await?;
-        *lock(&self.intents).entry(image.to_owned()).or_default() += 1;
-        Ok(PullIntent {
-            image: image.to_owned(),
-            intents: self.intents.clone(),
-        })
+        // What cannot be read may have been either; the intent is the stricter one.
+        let before = self.announced(image).await.unwrap_or_else(|error| {
+            tracing::info!(image, %error, "What was announced of an image cannot be read");
+            Some(Announced::Any)
+        });
+        let there = match there {
+            Some(id) => Some((id, !matches!(self.record(id).await, Ok(None)))),
+            None => None,
+        };
+        if let (Some(before), Some((id, false))) = (&before, there)
+            && before.is_ours(id)
+            && !self.under_way.contains(image)
+        {
+            // A pull that was given up has brought it after all. Should this one fail, that is still so.
+            self.write_credentials(image, id, None).await?;
+        }
+        let announced = Announced::next(before.as_ref(), there);
+        self.announce(image, &announced).await?;
+        Ok(self.under_way.begin(image, announced))
+    }
+
+    async fn announce(&self, image: &str, announced: &Announced) -> Result<(), RecordError> {
+        let name = file_name(image);
+        let foreign = self.foreign.join(&name);
+        match announced {
+            Announced::AllBut(id) => {
+                let announced = Foreign::new(image, id);
+                self.write(&self.foreign, &foreign, &announced).await
+            }
+            Announced::Any => {
+                let path = self.pulling.join(name);
+                self.write(&self.pulling, &path, &Intent::new(image))
+                    .await?;
+                // An intent outweighs it, so that it may go after.
+                let removed = self.files.remove_file(&foreign).await;
+                removed.map_err(|e| RecordError::new(&foreign, e))
+            }
+        }
     }
 
     /// The pull has succeeded with this credential, or without any.
     pub async fn pulled(&self, intent: PullIntent, id: &str, used: Option<&Credential>) {
         let recorded = RecordedCredentials::of(used);
-        let image = intent.image.clone();
+        let image = intent.image().to_owned();
         match self.record_credentials(&image, id, Some(recorded)).await {
-            Ok(()) => self.end(intent).await,
+            Ok(()) => self.end(intent, PullIntent::succeeded).await,
             // The intent stays, and makes a record of itself when the agent starts the next time.
             Err(error) => {
                 tracing::error!(imageRef = id, %error, "Failed to write image pulled record");
@@ -293,24 +345,22 @@ impl PullRecords {
 
     /// The pull has failed, or was not tried.
     pub async fn failed(&self, intent: PullIntent) {
-        self.end(intent).await;
+        self.end(intent, PullIntent::failed).await;
     }
 
-    async fn end(&self, intent: PullIntent) {
-        let image = intent.image.clone();
+    async fn end(&self, intent: PullIntent, how: impl FnOnce(PullIntent) -> Option<Announced>) {
+        let image = intent.image().to_owned();
         let _writing = self.writing.lock().await;
-        drop(intent);
-        if lock(&self.intents).contains_key(&image) {
-            return;
-        }
-        let removed = self
-            .files
-            .remove_file(&self.pulling.join(file_name(&image)))
-            .await;
+        let dir = match how(intent) {
+            None => return,
+            Some(Announced::Any) => &self.pulling,
+            Some(Announced::AllBut(_)) => &self.foreign,
+        };
+        let removed = self.files.remove_file(&dir.join(file_name(&image))).await;
         if let Err(error) = removed {
             tracing::error!(image, %error, "Failed to remove image pull intent");
         }
-        self.tally(&self.pulling).await;
+        self.tally(dir).await;
     }
 
     async fn record_credentials(
@@ -319,9 +369,19 @@ impl PullRecords {
         id: &str,
         credentials: Option<RecordedCredentials>,
     ) -> Result<(), RecordError> {
+        let _writing = self.writing.lock().await;
+        self.write_credentials(image, id, credentials).await
+    }
+
+    /// To be called by whoever writes.
+    async fn write_credentials(
+        &self,
+        image: &str,
+        id: &str,
+        credentials: Option<RecordedCredentials>,
+    ) -> Result<(), RecordError> {
         let path = self.pulled.join(file_name(id));
         let name = reference::bare(image).map_err(|e| RecordError::new(&path, e))?;
-        let _writing = self.writing.lock().await;
         // One that cannot be read is written anew.
         let old = self.record(id).await.unwrap_or_else(|error| {
             tracing::info!(image, %error, "An image pulled record cannot be read");
@@ -343,26 +403,48 @@ impl PullRecords {
         Ok(found.filter(|record| record.image_ref == id))
     }
 
-    /// Whether an earlier agent left pulls without an end.
+    /// Whether there were pulls without an end, those under way aside.
     pub async fn has_intents(&self) -> bool {
-        !self.all::<Intent>(&self.pulling).await.is_empty()
+        !self.left_over().await.is_empty()
     }
 
-    /// Intents of an agent that came to no end: images that are there are taken as pulled, by whom nobody knows.
-    /// `images` are the ids of all images with their names.
+    /// Announced pulls that came to no end: images that they may have brought are taken as pulled, by whom nobody knows.
+    /// `images` are the ids of all images with their names. What is under way now is left alone.
     pub async fn settle_intents(&self, images: &[(String, Vec<String>)]) {
-        for (path, intent) in self.all::<Intent>(&self.pulling).await {
-            let listed = reference::listed_name(&intent.image).unwrap_or_default();
-            let is_it = |name: &String| *name == intent.image || *name == listed;
+        // Nothing begins or ends in between.
+        let _writing = self.writing.lock().await;
+        for left in self.left_over().await {
+            let listed = reference::listed_name(&left.image).unwrap_or_default();
+            let is_it = |name: &String| *name == left.image || *name == listed;
             let here = images.iter().find(|(_, names)| names.iter().any(is_it));
-            let Some((id, _)) = here else { continue };
-            if let Err(error) = self.record_credentials(&intent.image, id, None).await {
+            let Some((id, _)) = here.filter(|(id, _)| left.announced.is_ours(id)) else {
+                continue;
+            };
+            if let Err(error) = self.write_credentials(&left.image, id, None).await {
                 tracing::error!(imageRef = id, %error, "Failed to write an image pull record");
                 continue;
             }
-            let _ = self.files.remove_file(&path).await;
+            let _ = self.files.remove_file(&left.path).await;
         }
         self.tally(&self.pulling).await;
+    }
+
+    async fn left_over(&self) -> Vec<LeftOver> {
+        let intents = self.all::<Intent>(&self.pulling).await.into_iter();
+        let intents = intents.map(|(path, intent)| LeftOver {
+            path,
+            image: intent.image,
+            announced: Announced::Any,
+        });
+        let foreign = self.all::<Foreign>(&self.foreign).await.into_iter();
+        let foreign = foreign.map(|(path, foreign)| LeftOver {
+            path,
+            image: foreign.image,
+            announced: Announced::AllBut(foreign.image_ref),
+        });
+        let all = intents.chain(foreign);
+        all.filter(|left| !self.under_way.contains(&left.image))
+            .collect()
     }
 
     /// Forgets images that are gone. `until` lies before the images were listed: what is younger may be of one
@@ -450,10 +532,6 @@ fn is_record(name: &str) -> bool {
 
 fn file_name(text: &str) -> String {
     format!("{PREFIX}{}", hex(&Sha256::digest(text)))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ const WRITTEN: &str = "kubelet.config.k8s.io/v1beta1";
 const READ: [&str; 2] = [WRITTEN, "kubelet.config.k8s.io/v1alpha1"];
 const INTENT: &str = "ImagePullIntent";
 const PULLED: &str = "ImagePulledRecord";
+const FOREIGN: &str = "ForeignImage";
 /// With more secrets than this, a match alone is no reason to write.
 const MANY_SECRETS: usize = 100;
 
@@ -40,6 +41,32 @@ impl Intent {
 impl Versioned for Intent {
     fn is_ours(&self) -> bool {
         self.kind == INTENT && READ.contains(&self.api_version.as_str())
+    }
+}
+
+/// Of a name that was pulled while an image from elsewhere was there by it. No kubelet has that: it refuses an intent that
+/// says more than the name. One that comes after us finds no intent, and takes what is there as from elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct Foreign {
+    kind: String,
+    pub(super) image: String,
+    pub(super) image_ref: String,
+}
+
+impl Foreign {
+    pub(super) fn new(image: &str, id: &str) -> Self {
+        Self {
+            kind: FOREIGN.to_owned(),
+            image: image.to_owned(),
+            image_ref: id.to_owned(),
+        }
+    }
+}
+
+impl Versioned for Foreign {
+    fn is_ours(&self) -> bool {
+        self.kind == FOREIGN
     }
 }
 
@@ -245,12 +272,43 @@ impl PulledRecord {
         Some(self)
     }
 
+    /// Whether it was written before the second of that moment. Records tell whole seconds: one of the same second may be
+    /// younger than the moment.
     pub(super) fn is_before(&self, moment: Timestamp) -> bool {
         let written: Result<Timestamp, _> = self.last_updated_time.parse();
-        written.is_ok_and(|at| at < moment)
+        written.is_ok_and(|at| at.as_second() < moment.as_second())
     }
 }
 
 fn in_seconds(moment: Timestamp) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_the_same_second_are_not_older() {
+        // (written, the time in the record, the moment, before?)
+        let cases = [
+            ("12:26:40.5", "12:26:40", "12:26:40", false),
+            ("12:26:40.5", "12:26:40", "12:26:40.4", false),
+            ("12:26:40.5", "12:26:40", "12:26:40.999999999", false),
+            ("12:26:40.5", "12:26:40", "12:26:41", true),
+            ("12:26:40.5", "12:26:40", "12:26:39.9", false),
+            ("12:26:39.9", "12:26:39", "12:26:40", true),
+            ("12:26:39.9", "12:26:39", "12:26:40.1", true),
+        ];
+        let moment = |time: &str| -> Timestamp { format!("2024-10-21T{time}Z").parse().unwrap() };
+        for (written, told, until, expected) in cases {
+            let record = PulledRecord::new("id", "r.io/a", None, moment(written));
+            assert_eq!(record.last_updated_time, format!("2024-10-21T{told}Z"));
+            assert_eq!(
+                record.is_before(moment(until)),
+                expected,
+                "{written} {until}"
+            );
+        }
+    }
 }

@@ -1,3 +1,5 @@
+mod given_up;
+
 use krablet_linux::HostFiles;
 
 use super::*;
@@ -21,7 +23,11 @@ struct World {
 const ID: &str = "sha256:1234";
 
 fn world(policy: Verification) -> World {
-    let dir = tempfile::tempdir().unwrap();
+    over(tempfile::tempdir().unwrap(), policy)
+}
+
+/// An agent's records over a directory.
+fn over(dir: tempfile::TempDir, policy: Verification) -> World {
     let metrics = ImageMetrics::default();
     let records = PullRecords::new(policy, dir.path(), Arc::new(HostFiles), Arc::new(Clock));
     let records = records.counting(metrics.clone());
@@ -75,7 +81,7 @@ impl World {
     }
 
     async fn pull(&self, image: &str, used: Option<&Credential>) {
-        let intent = self.records.intend(image).await.unwrap();
+        let intent = self.records.intend(image, None).await.unwrap();
         self.records.pulled(intent, ID, used).await;
     }
 
@@ -161,7 +167,7 @@ async fn files_are_the_kubelets() {
     let world = world(Verification::default());
     let intent = world
         .records
-        .intend("docker.io/testing/test:latest")
+        .intend("docker.io/testing/test:latest", None)
         .await
         .unwrap();
     let name = "sha256-aef2af226629a35d5f3ef0fdbb29fdbebf038d0acd8850590e8c48e1e283aa56";
@@ -223,8 +229,8 @@ async fn older_and_broken_files() {
 async fn intents_outlive_a_crash() {
     let world = world(Verification::default());
     let two = [
-        world.records.intend("r.io/a:1").await,
-        world.records.intend("r.io/a:1").await,
+        world.records.intend("r.io/a:1", None).await,
+        world.records.intend("r.io/a:1", None).await,
     ];
     let [first, second] = two.map(Result::unwrap);
     world.records.failed(first).await;
@@ -246,7 +252,7 @@ async fn intents_outlive_a_crash() {
         (0, 1)
     );
     assert_eq!(next.standing("r.io/a:1", ID).await, Standing::Unknown);
-    let intent = next.intend("r.io/b:1").await.unwrap();
+    let intent = next.intend("r.io/b:1", None).await.unwrap();
     next.failed(intent).await;
     assert_eq!(world.files("pulling").len(), 0);
 }
@@ -270,7 +276,7 @@ async fn records_of_images_that_are_gone_go_too() {
 async fn what_an_earlier_agent_left_is_counted_with_the_first_change() {
     let earlier = world(Verification::default());
     earlier.pull("r.io/a:1", None).await;
-    drop(earlier.records.intend("r.io/b:1").await.unwrap());
+    drop(earlier.records.intend("r.io/b:1", None).await.unwrap());
     let metrics = ImageMetrics::default();
     let records = PullRecords::new(
         Verification::default(),
@@ -283,7 +289,7 @@ async fn what_an_earlier_agent_left_is_counted_with_the_first_change() {
         metrics,
         dir: earlier.dir,
     };
-    let _intent = next.records.intend("r.io/c:1").await.unwrap();
+    let _intent = next.records.intend("r.io/c:1", None).await.unwrap();
     assert_eq!(next.on_disk(), [2, 1]);
 }
 
@@ -291,7 +297,7 @@ async fn what_an_earlier_agent_left_is_counted_with_the_first_change() {
 async fn looks_at_the_records_are_counted_by_what_came_of_them() {
     let world = world(Verification::AlwaysVerify);
     let (mine, theirs) = (secret("mine", "p"), secret("theirs", "q"));
-    let intent = world.records.intend("r.io/a:1").await.unwrap();
+    let intent = world.records.intend("r.io/a:1", None).await.unwrap();
     assert_eq!(world.on_disk(), [1, 0]);
     world.records.pulled(intent, ID, Some(&mine)).await;
     assert_eq!(world.on_disk(), [0, 1]);

@@ -49,7 +49,6 @@ impl Images {
                 .from_providers(&repository, &request.identity.pod)
                 .await,
         );
-        let intent = self.intend(request).await?;
         let text = format!("Pulling image {:?}", request.image);
         self.recorder
             .normal(request.subject.clone(), reason::PULLING, text);
@@ -60,23 +59,22 @@ impl Images {
             credentials,
             fingerprint,
         };
-        self.queued_pull(pull, registry, intent).await
+        self.queued_pull(pull, registry).await
     }
 
     async fn queued_pull(
         &self,
         pull: Pull<'_>,
         registry: &str,
-        intent: Option<PullIntent>,
     ) -> Result<ReadyImage, ImageFailure> {
         let asked = Instant::now();
         let place = self.queue.enter(registry, pull.name);
         while place.turn().await == Turn::Arrived {
             if let Some(ready) = self.arrived_meanwhile(&pull).await {
-                self.not_pulled(intent).await;
                 return Ok(ready);
             }
         }
+        let intent = self.intend(&pull).await?;
         let begun = Instant::now();
         let pulled = self.try_credentials(&pull).await;
         let (reference, used) = match pulled {
@@ -197,12 +195,18 @@ impl Images {
         ImageFailure::new(start::ERR_IMAGE_PULL, error.to_string())
     }
 
-    async fn intend(&self, request: &ImageRequest<'_>) -> Result<Option<PullIntent>, ImageFailure> {
+    /// Announces a pull that has its turn: one that is given up while it waits was never asked of the runtime, and leaves
+    /// nothing to beware of.
+    async fn intend(&self, pull: &Pull<'_>) -> Result<Option<PullIntent>, ImageFailure> {
         let Some(records) = &self.records else {
             return Ok(None);
         };
-        let image = request.image;
-        let intent = records.intend(image).await.map_err(|error| {
+        let image = pull.request.image;
+        // An earlier look may be as old as the wait was long. If nothing can be learnt, nothing counts as there before.
+        let there = self.look(pull.name).await.ok().flatten();
+        let there = there.map(|found| found.id).filter(|id| !id.is_empty());
+        let intent = records.intend(image, there.as_deref()).await;
+        let intent = intent.map_err(|error| {
             let text = format!(
                 "Failed to record image pull intent for container image {image:?}: {error}"
             );

@@ -7,6 +7,7 @@ mod bench;
 mod environment;
 mod failures;
 mod files;
+mod given_up;
 mod handlers;
 mod image_gc;
 mod images;
