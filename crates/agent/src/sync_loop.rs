@@ -164,7 +164,8 @@ impl SyncLoop {
     }
 
     /// Before anything is started it must be known what runs: a pod may have to wait for one that an
-    /// earlier agent left under its name.
+    /// earlier agent left under its name. For that the list is enough: a pod that is slow to be looked at
+    /// delays no other.
     async fn first_look(&mut self) {
         let mut told = false;
         loop {
@@ -306,7 +307,7 @@ impl SyncLoop {
         }
         let wanted = PodRef::of(pod);
         let mut rivals = self.parts.observer.all();
-        // Of a pod whose look failed there is no view yet, only what the list told.
+        // Of a pod whose look failed or is slow there is no view yet, only what the list told.
         let unseen = |o: &&Arc<ObservedPod>| self.parts.observer.latest(&o.pod.uid).is_none();
         rivals.extend(self.found_at_start.iter().filter(unseen).cloned());
         rivals.retain(|o| {
@@ -358,17 +359,26 @@ impl SyncLoop {
 
     pub(crate) fn send(&mut self, pod: &Arc<Pod>, kind: UpdateKind) {
         let uid = PodRef::of(pod).uid;
-        let observed = self.parts.observer.latest(&uid);
         // From here on a pod has what it is promised, whatever it asks for.
         let allocated = self.door.allocated(pod);
         self.parts.desired.put_allocated(pod, &allocated);
         let update = Update {
-            runtime_alive: observed.is_some_and(|o| o.is_alive()),
+            runtime_alive: self.was_alive(&uid),
             ..Update::new(&allocated, kind)
         };
         let effects = self.workers.update(update);
         self.parts.accounts.note(&uid, &self.workers);
         self.carry_out(effects);
+    }
+
+    /// Whether a pod lived when it was last seen. Of one found at the start there may be no view yet: what
+    /// the list told of it must not be taken for nothing.
+    fn was_alive(&self, uid: &PodUid) -> bool {
+        let found = || self.found_at_start.iter().find(|o| o.pod.uid == *uid);
+        match self.parts.observer.latest(uid) {
+            Some(seen) => seen.is_alive(),
+            None => found().is_some_and(|o| o.is_alive()),
+        }
     }
 
     fn pod_observed(&mut self, change: &Change) {

@@ -74,6 +74,8 @@ pub struct World {
     pub calls: Vec<String>,
     /// `Call` or `Call object`.
     pub hanging: BTreeSet<String>,
+    /// `Call object`, and how long the answer takes.
+    pub slow: BTreeMap<String, Duration>,
     pub down: bool,
     pub events: Events,
     pub muted: bool,
@@ -207,6 +209,7 @@ impl FakeRuntime {
             containers: BTreeMap::new(),
             calls: Vec::new(),
             hanging: BTreeSet::new(),
+            slow: BTreeMap::new(),
             down: false,
             events: Events::Flow,
             muted: false,
@@ -228,17 +231,21 @@ impl FakeRuntime {
     }
 
     async fn enter(&self, call: &'static str, object: &str) -> Result<()> {
-        let hangs = {
+        let (hangs, takes) = {
             let mut world = self.world();
             let full = format!("{call} {object}");
             world.calls.push(full.trim_end().to_owned());
             if world.down {
                 return Err(Error::new(call, Code::Unavailable, "connection refused"));
             }
-            world.hanging.contains(call) || world.hanging.contains(&full)
+            let hangs = world.hanging.contains(call) || world.hanging.contains(&full);
+            (hangs, world.slow.get(&full).copied())
         };
         if hangs {
             std::future::pending::<()>().await;
+        }
+        if let Some(takes) = takes {
+            tokio::time::sleep(takes).await;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! An answer about all pods in the making: the list is there, and some of its pods are still
-//! looked at.
+//! looked at. One that takes long is told of as the list shows it, so that it keeps nobody from knowing
+//! the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,11 +59,20 @@ impl Gathering {
         });
     }
 
-    /// A pod could not be looked at: what the list said of it must do.
-    pub(crate) fn give_up(&mut self, uid: &PodUid, view: Option<&ObservedPod>) {
-        if let Some(listed) = self.pending.remove(uid) {
-            let view = convert::from_list(&listed, view, self.ticket);
-            self.seen.insert(uid.clone(), Arc::new(view));
+    pub(crate) fn waits_for(&self, uid: &PodUid) -> bool {
+        self.pending.contains_key(uid)
+    }
+
+    /// Some pods could not be looked at, or not soon: what the list said of them must do. `view` gives what
+    /// was known of them before.
+    pub(crate) fn give_up<'a>(
+        &mut self,
+        on: impl Fn(&PodUid) -> bool,
+        view: impl Fn(&PodUid) -> Option<&'a Arc<ObservedPod>>,
+    ) {
+        for (uid, listed) in self.pending.extract_if(.., |uid, _| on(uid)) {
+            let view = convert::from_list(&listed, view(&uid).map(|v| &**v), self.ticket);
+            self.seen.insert(uid, Arc::new(view));
         }
     }
 

@@ -173,8 +173,10 @@ impl ObserverHandle {
     }
 
     /// All pods the runtime holds something of, as of a full list that began after the ticket.
-    /// Pods that changed are looked at first; where the runtime does not answer for one of them,
-    /// what the list tells of it must do, and its newly exited containers come without an exit.
+    /// Pods that changed are looked at first; where the runtime does not answer for one of them, or
+    /// takes longer than a moment ([`crate::ObserverConfig::slow_look`]), what the list tells of it must
+    /// do, and its newly exited containers come without an exit. So every pod that is not absent comes,
+    /// and as new as asked for; of one that comes from the list [`Self::latest`] may still know nothing.
     pub async fn all_newer_than(
         &self,
         than: Ticket,

@@ -5,7 +5,8 @@
 //! that pod (two filtered lists and the statuses not known yet) after taking a ticket. A slow,
 //! jittered full list audits the views; while events do not flow it is done every second. Between
 //! audits a quiet node costs the runtime nothing. A pod is absent only if a list says so. One
-//! whose status calls hang is degraded alone.
+//! whose status calls hang is degraded alone: who asks for all pods is told of it what the list
+//! tells, and soon.
 
 mod change;
 mod convert;
@@ -76,7 +77,8 @@ pub struct ObserverConfig {
     pub audit_overdue: Duration,
     /// For all calls of one look at a pod.
     pub look_limit: Duration,
-    /// Looks at a time; one that takes longer than `slow_look` gives its place to another.
+    /// Looks at a time; one that takes longer than `slow_look` gives its place to another, and who waits
+    /// for all pods goes without it.
     pub looks_at_once: usize,
     pub slow_look: Duration,
     /// The longest that hints wait for the end of a hold.

@@ -113,8 +113,10 @@ impl Owner {
             let now = Instant::now();
             self.take_asks(now);
             self.start_due(now);
+            self.pass_over_slow(now);
             let begin = self.pacing.wake_at(self.audit.is_some());
-            let at = begin.into_iter().chain(self.table.wake_at(now)).min();
+            let times = [begin, self.table.wake_at(now), self.slow_at()];
+            let at = times.into_iter().flatten().min();
             tokio::select! {
                 biased;
                 Some(done) = self.work.next(), if !self.work.is_empty() => self.done(done),
@@ -272,7 +274,7 @@ impl Owner {
         let applied = self.table.refreshed(view);
         self.publish(applied);
         self.serve(&uid);
-        self.settle(None);
+        self.settle(None, now);
         self.table.tidy(&uid);
         self.answered(now);
     }
@@ -291,7 +293,7 @@ impl Owner {
         for waiter in self.waiters.remove(&pod.uid).unwrap_or_default() {
             answer(waiter.reply, Err(error.clone()));
         }
-        self.settle(Some(&pod.uid));
+        self.settle(Some(&pod.uid), now);
     }
 
     fn audited(
@@ -323,7 +325,7 @@ impl Owner {
             self.serve(uid);
         }
         self.gather(ticket, &listed, now);
-        self.settle(None);
+        self.settle(None, now);
         for uid in &gone {
             self.table.tidy(uid);
         }
@@ -364,18 +366,31 @@ impl Owner {
         }
     }
 
-    /// Views may have become newer, or `failed` could not be looked at: gatherings that wait for
-    /// nothing more are answered.
-    fn settle(&mut self, failed: Option<&PodUid>) {
+    /// Views may have become newer, looks slow, or `failed` could not be looked at: gatherings that wait
+    /// for nothing more are answered. A look that is given up here goes on for its pod.
+    fn settle(&mut self, failed: Option<&PodUid>, now: Instant) {
         let table = &mut self.table;
         for gathering in &mut self.gatherings {
-            if let Some(uid) = failed {
-                gathering.give_up(uid, table.view(uid).map(|view| &**view));
-            }
             gathering.look_again(|uid, than| table.newer(uid, than));
+            let given_up = |uid: &PodUid| failed == Some(uid) || table.is_slow(uid, now);
+            gathering.give_up(given_up, |uid| table.view(uid));
         }
         let finished = self.gatherings.extract_if(.., |g| g.is_complete());
         finished.for_each(Gathering::answer);
+    }
+
+    fn pass_over_slow(&mut self, now: Instant) {
+        if self.slow_at().is_some_and(|at| at <= now) {
+            self.settle(None, now);
+        }
+    }
+
+    /// When the next look is slow that somebody waits for who waits for all pods.
+    fn slow_at(&self) -> Option<Instant> {
+        let waited_for = |uid: &PodUid| self.gatherings.iter().any(|g| g.waits_for(uid));
+        let looks = self.table.slow_from();
+        let looks = looks.filter(|(uid, _)| waited_for(uid));
+        looks.map(|(_, at)| at).min()
     }
 
     /// Answers those who wait for a pod and whose ticket is older than its view by now.

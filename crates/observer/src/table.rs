@@ -29,7 +29,8 @@ const CROWD: usize = 4;
 pub(crate) struct Limits {
     /// Refreshes at a time, not counting slow ones.
     pub at_once: usize,
-    /// From here on a refresh is slow: it gives its place to another.
+    /// From here on a refresh is slow: it gives its place to another, and only who waits for this very
+    /// pod waits for it still.
     pub slow_after: Duration,
     /// The longest a hint waits for a hold to end.
     pub hold: Duration,
@@ -304,6 +305,17 @@ impl Table {
         self.running.values().filter(fast).count()
     }
 
+    /// Refreshes under way, and from when on each is slow.
+    pub(crate) fn slow_from(&self) -> impl Iterator<Item = (&PodUid, Instant)> {
+        let after = self.limits.slow_after;
+        self.running.iter().map(move |(uid, at)| (uid, *at + after))
+    }
+
+    pub(crate) fn is_slow(&self, uid: &PodUid, now: Instant) -> bool {
+        let began = self.running.get(uid);
+        began.is_some_and(|at| *at + self.limits.slow_after <= now)
+    }
+
     /// When `start_due` has to be asked again at the latest.
     pub(crate) fn wake_at(&self, now: Instant) -> Option<Instant> {
         let due = self
@@ -315,7 +327,7 @@ impl Table {
             return Some(due);
         }
         // Due, and no place free: until one is, or counts as slow.
-        let slow = self.running.values().map(|at| *at + self.limits.slow_after);
+        let slow = self.slow_from().map(|(_, at)| at);
         slow.filter(|at| *at > now).min()
     }
 

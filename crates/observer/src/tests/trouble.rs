@@ -97,7 +97,7 @@ async fn a_status_call_that_hangs_degrades_its_pod_alone() {
 
     // It recovers by itself.
     bed.world(|w| w.hanging.clear());
-    pass(31 * SECOND).await;
+    pass(61 * SECOND).await;
     let view = bed.handle.latest(&"a".into()).unwrap();
     assert!(view.containers[0].exit.is_some());
 }
@@ -113,6 +113,95 @@ async fn many_stuck_pods_leave_room_for_the_others() {
     });
     let view = timeout(10 * SECOND, bed.newest("z")).await;
     assert!(!view.expect("no place was left").unwrap().is_absent());
+}
+
+/// What is told of all pods as of now, by those who cannot wait for a look to be given up.
+async fn soon(bed: &Bed) -> Vec<Arc<ObservedPod>> {
+    let ticket = bed.handle.ticket();
+    let all = timeout(10 * SECOND, bed.handle.all_newer_than(ticket)).await;
+    let all = all.expect("all had to wait for one").unwrap();
+    assert!(all.iter().all(|view| view.ticket > ticket));
+    all
+}
+
+fn uids(all: &[Arc<ObservedPod>]) -> Vec<&str> {
+    all.iter().map(|view| view.pod.uid.as_str()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_stuck_before_the_first_list_is_told_of_as_alive_and_soon() {
+    let bed = Bed::start(|w| {
+        w.add_pod("a");
+        w.add_pod("b");
+        let answer = "ContainerStatus a-c".to_owned();
+        w.slow.insert(answer, 20 * SECOND);
+    });
+    let before = bed.handle.ticket();
+    let all = soon(&bed).await;
+    assert_eq!(uids(&all), ["a", "b"]);
+    assert!(all.iter().all(|view| view.is_alive()));
+    assert_eq!(all[0].pod, pod("a"));
+    assert!(all[0].ips().is_empty(), "no more than the list tells");
+    assert_eq!(all[1].ips(), ["10.0.0.1"]);
+
+    // That is no view of its own: whoever acts on it waits for its look, which goes on.
+    assert_eq!(bed.handle.latest(&"a".into()), None);
+    let own = bed.handle.newer_than(&pod("a"), before).await.unwrap();
+    assert_eq!(own.ips(), ["10.0.0.1"]);
+    let calls = bed.runtime.take_calls();
+    assert_eq!(bed.count(&calls, "ContainerStatus a-c"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stuck_pod_is_told_of_as_the_newest_list_shows_it() {
+    let bed = Bed::settled(|w| {
+        w.add_pod("a");
+        w.add_pod("b");
+    })
+    .await;
+    bed.world(|w| {
+        w.hanging.insert("ContainerStatus a-c".to_owned());
+        w.exit("a-c", 1);
+    });
+    let all = soon(&bed).await;
+    let exited = vec![("a-c".to_owned(), ContainerState::Exited)];
+    assert_eq!(states(&all[0]), exited);
+    assert_eq!(all[0].containers[0].exit, None);
+    assert_eq!(all[0].ips(), ["10.0.0.1"], "known from before");
+    // A look that began before what is asked for, and that is slow already.
+    bed.world(|w| w.add_container("a", "a-c2"));
+    assert_eq!(soon(&bed).await[0].containers.len(), 2);
+    bed.world(|w| w.remove_pod("a"));
+    assert_eq!(uids(&soon(&bed).await), ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_stuck_pods_are_told_of_soon() {
+    let bed = Bed::start(|w| {
+        w.add_pod("z");
+        for n in 0..40 {
+            w.add_pod(&format!("stuck-{n}"));
+            w.hanging.insert(format!("ContainerStatus stuck-{n}-c"));
+        }
+    });
+    let all = soon(&bed).await;
+    assert_eq!(all.len(), 41);
+    assert!(all.iter().all(|view| view.is_alive()));
+    assert_eq!(all[40].ips(), ["10.0.0.1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_wait_for_their_turn_to_be_looked_at_are_waited_for() {
+    let bed = Bed::start(|w| {
+        for n in 0..40 {
+            w.add_pod(&format!("p{n}"));
+            let answer = format!("ContainerStatus p{n}-c");
+            w.slow.insert(answer, SECOND / 2);
+        }
+    });
+    let all = soon(&bed).await;
+    assert_eq!(all.len(), 40);
+    assert!(all.iter().all(|view| view.ips() == ["10.0.0.1"]));
 }
 
 #[tokio::test(start_paused = true)]
