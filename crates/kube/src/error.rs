@@ -95,8 +95,10 @@ impl ApiError {
         }
     }
 
+    /// In the words of an API server: whatever stands before it may answer with this code, too, and knows nothing of
+    /// objects.
     pub fn is_not_found(&self) -> bool {
-        self.has(404, "NotFound")
+        matches!(self, ApiError::Status { code: 404, reason, .. } if reason == "NotFound")
     }
 
     pub fn is_already_exists(&self) -> bool {
@@ -153,6 +155,11 @@ mod tests {
         let exists = br#"{"reason":"AlreadyExists","message":"m"}"#;
         let exists = ApiError::from_answer(409, exists, None);
         assert!(exists.is_already_exists() && !exists.is_conflict());
+        let missing = br#"{"kind":"Status","reason":"NotFound","message":"pods \"a\" not found"}"#;
+        assert!(ApiError::from_answer(404, missing, None).is_not_found());
+        for strange in [b"default backend - 404".as_slice(), b"{}", b""] {
+            assert!(!ApiError::from_answer(404, strange, None).is_not_found());
+        }
         let longest = format!(r#"{{"details": {{"retryAfterSeconds": {}}}}}"#, u64::MAX);
         let for_ever = ApiError::from_answer(429, longest.as_bytes(), None);
         assert_eq!(for_ever.retry_after(), Some(LONGEST_RETRY));

@@ -2,7 +2,9 @@
 //!
 //! A token bucket (`kubeAPIQPS`, `kubeAPIBurst`) in front of a queue ordered by [`Priority`], first come first served
 //! within one. A heartbeat takes a token if there is one and goes at once in any case; watches do not pass here at
-//! all. When too many wait, whoever comes next is sent away instead of remembered.
+//! all. What nobody waits for leaves half of the burst to others: the events of a hundred pods that end come before the
+//! statuses that say so, and would have them wait for seconds. When too many wait, whoever comes next is sent away instead
+//! of remembered.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,19 +87,27 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    fn take(&mut self, now: At) -> bool {
+    fn take(&mut self, now: At, priority: Priority) -> bool {
         self.fill(now);
         // A hair's breadth short, because of rounding, is enough.
-        if self.tokens < 1.0 - 1e-6 {
+        if self.tokens < self.needed(priority) - 1e-6 {
             return false;
         }
         self.tokens = (self.tokens - 1.0).max(0.0);
         true
     }
 
+    /// How many tokens have to be there for one to be taken.
+    fn needed(&self, priority: Priority) -> f64 {
+        match priority {
+            Priority::Background => 1.0 + (self.burst / 2.0).floor(),
+            Priority::Heartbeat | Priority::Urgent | Priority::Normal => 1.0,
+        }
+    }
+
     /// When there is a token, if nobody takes one meanwhile.
-    fn due(&self) -> At {
-        let wait = (1.0 - self.tokens).max(0.0) / self.qps;
+    fn due(&self, priority: Priority) -> At {
+        let wait = (self.needed(priority) - self.tokens).max(0.0) / self.qps;
         self.at + Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX / 4)
     }
 }
@@ -144,11 +154,11 @@ impl<W: Clone> Turns<W> {
             return Arrival::Go;
         };
         if priority == Priority::Heartbeat {
-            bucket.take(now);
+            bucket.take(now, priority);
             return Arrival::Go;
         }
         let first = self.waiting.first_key_value();
-        if first.is_none_or(|((other, _), _)| priority < *other) && bucket.take(now) {
+        if first.is_none_or(|((other, _), _)| priority < *other) && bucket.take(now, priority) {
             return Arrival::Go;
         }
         if self.waiting.len() >= self.most {
@@ -168,9 +178,9 @@ impl<W: Clone> Turns<W> {
         if self.waiting.first_key_value().map(|(first, _)| *first) != Some(place) {
             return Turn::Behind;
         }
-        match bucket.take(now) {
+        match bucket.take(now, place.0) {
             true => Turn::Go,
-            false => Turn::At(bucket.due()),
+            false => Turn::At(bucket.due(place.0)),
         }
     }
 
@@ -313,6 +323,33 @@ mod tests {
         // Who gives up in the middle wakes nobody.
         assert_eq!(turns.leave((Background, 0)), None);
         assert_eq!(turns.leave((Normal, 1)), None);
+    }
+
+    #[test]
+    fn half_of_the_burst_is_not_for_what_nobody_waits_for() {
+        for (burst, spared) in [(1, 0), (2, 1), (5, 2), (100, 50)] {
+            let mut turns = turns(10.0, burst, 0);
+            let mut gone = |priority| {
+                let all = std::iter::repeat_with(|| turns.arrive(ms(0), priority, || ""));
+                all.take_while(|arrival| *arrival == Arrival::Go).count()
+            };
+            let background = gone(Background);
+            assert_eq!(
+                (background, gone(Normal)),
+                (burst as usize - spared, spared)
+            );
+        }
+        // It gets its turn when there is more than that again.
+        let mut turns = turns(10.0, 4, 9);
+        for _ in 0..3 {
+            assert_eq!(turns.arrive(ms(0), Normal, || ""), Arrival::Go);
+        }
+        let event = turns.arrive(ms(0), Background, || "");
+        assert_eq!(event, Arrival::Wait((Background, 0)));
+        assert_eq!(turns.turn(ms(0), (Background, 0)), Turn::At(ms(200)));
+        assert_eq!(turns.arrive(ms(0), Normal, || ""), Arrival::Go);
+        assert_eq!(turns.turn(ms(200), (Background, 0)), Turn::At(ms(300)));
+        assert_eq!(turns.turn(ms(300), (Background, 0)), Turn::Go);
     }
 
     #[test]

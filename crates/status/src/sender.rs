@@ -284,6 +284,9 @@ impl Sender {
         self.look_at_news();
         for (uid, standing) in &self.deps.store.all() {
             if let Some(target) = self.target(uid) {
+                if self.plan.settled(uid).is_some_and(|s| is_news(&target, s)) {
+                    self.plan.doubt_end(uid);
+                }
                 let unseen = self.plan.answer(uid).is_some();
                 match self.has_caught_up(uid, resource_version(&target)) {
                     true => self.plan.forget_answer(uid),
@@ -376,13 +379,14 @@ impl Sender {
         settled.is_none_or(|s| s.api_uid != PodRef::of(target).uid)
     }
 
-    /// The object was found to be gone, and the watch has told nothing since that was not known then.
+    /// The object was found to be gone, and the watch has told nothing since that was not known then, or only that the
+    /// server was about to take it away: it gives an object no more time first.
     fn is_gone(&self, uid: &PodUid, target: &Pod) -> bool {
         self.plan.settled(uid).is_some_and(|settled| {
-            let (version, known) = (resource_version(target), &*settled.resource_version);
             settled.gone
                 && settled.api_uid == PodRef::of(target).uid
-                && (version == known || is_newer(version, known) == Some(false))
+                && (!is_news(target, settled)
+                    || target.metadata.deletion_grace_period_seconds == Some(0))
         })
     }
 
@@ -454,6 +458,11 @@ impl Sender {
 
 fn resource_version(pod: &Pod) -> &str {
     pod.metadata.resource_version.as_deref().unwrap_or_default()
+}
+
+/// The watch shows something that was not known when the API server was last spoken to.
+fn is_news(target: &Pod, settled: &Settled) -> bool {
+    is_newer(resource_version(target), &settled.resource_version) != Some(false)
 }
 
 /// Resource versions of one kind of object grow. `None` if they are not of the usual kind.

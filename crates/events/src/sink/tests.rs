@@ -55,7 +55,10 @@ impl Api for Server {
                 let exists = br#"{"reason":"AlreadyExists"}"#;
                 return Err(ApiError::from_answer(409, exists, None));
             }
-            (_, None) => return Err(ApiError::from_answer(404, b"{}", None)),
+            (_, None) => {
+                let missing = br#"{"reason":"NotFound"}"#;
+                return Err(ApiError::from_answer(404, missing, None));
+            }
             (_, Some(event)) => event["count"] = body["count"].clone(),
         }
         Ok(Bytes::new())

@@ -231,6 +231,14 @@ impl Plan {
         }
     }
 
+    /// The object may be there after all.
+    pub(super) fn doubt_end(&mut self, uid: &PodUid) {
+        let entry = self.entries.get_mut(uid);
+        if let Some(settled) = entry.and_then(|e| e.settled.as_mut()) {
+            settled.gone = false;
+        }
+    }
+
     /// What stands at the API server is not known any more.
     pub(super) fn doubt(&mut self, uid: &PodUid) {
         if let Some(entry) = self.entries.get_mut(uid) {

@@ -21,6 +21,8 @@ struct State {
     /// By name.
     objects: BTreeMap<String, Value>,
     version: u64,
+    /// All that each object has been, and that it was gone.
+    history: BTreeMap<String, Vec<Option<Value>>>,
     calls: Vec<String>,
     /// The phases written to each, in order.
     phases: BTreeMap<String, Vec<String>>,
@@ -30,6 +32,16 @@ struct State {
     away: bool,
     /// UIDs of objects that were asked to be deleted, and were.
     deleted: Vec<String>,
+}
+
+/// It is to be deleted, at once.
+fn has_no_time(object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    !metadata["deletionTimestamp"].is_null() && metadata["deletionGracePeriodSeconds"] == 0
+}
+
+fn is_kept(object: &Value) -> bool {
+    !object["metadata"]["finalizers"].is_null()
 }
 
 pub struct Server {
@@ -56,6 +68,8 @@ impl Server {
         state.version += 1;
         object["metadata"]["resourceVersion"] = json!(state.version.to_string());
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        let history = state.history.entry(name.clone()).or_default();
+        history.push(Some(object.clone()));
         state.objects.insert(name, object);
     }
 
@@ -66,7 +80,54 @@ impl Server {
     }
 
     pub fn remove(&self, name: &str) {
-        self.state().objects.remove(name);
+        let mut state = self.state();
+        if state.objects.remove(name).is_some() {
+            state.history.entry(name.to_owned()).or_default().push(None);
+        }
+    }
+
+    /// Somebody wants to be heard before the object goes. What is to go takes no more of them.
+    pub fn keep(&self, name: &str, keeper: &str) {
+        let mut object = self.object(name).unwrap();
+        let metadata = &mut object["metadata"];
+        if metadata["deletionTimestamp"].is_null() {
+            let mut keepers = metadata["finalizers"].as_array().cloned();
+            let keepers = keepers.get_or_insert_default();
+            keepers.retain(|k| k != keeper);
+            keepers.push(json!(keeper));
+            metadata["finalizers"] = json!(keepers);
+            self.put(object);
+        }
+    }
+
+    /// One of them lets go. With the last, an object goes that was there only because of them.
+    pub fn let_go(&self, name: &str, keeper: &str) {
+        let mut object = self.object(name).unwrap();
+        let metadata = object["metadata"].as_object_mut().unwrap();
+        let keepers = metadata.get_mut("finalizers").and_then(Value::as_array_mut);
+        let Some(keepers) = keepers.filter(|all| all.contains(&json!(keeper))) else {
+            return;
+        };
+        keepers.retain(|k| k != keeper);
+        if keepers.is_empty() {
+            metadata.remove("finalizers");
+        }
+        match has_no_time(&object) && !is_kept(&object) {
+            true => self.take_away(&object),
+            false => self.put(object),
+        }
+    }
+
+    /// What it was asked to delete.
+    fn take_away(&self, object: &Value) {
+        let text = |key: &str| object["metadata"][key].as_str().unwrap().to_owned();
+        self.remove(&text("name"));
+        self.state().deleted.push(text("uid"));
+    }
+
+    /// All that an object has been so far.
+    pub fn history(&self, name: &str) -> Vec<Option<Value>> {
+        self.state().history.get(name).cloned().unwrap_or_default()
     }
 
     pub fn object(&self, name: &str) -> Option<Value> {
@@ -158,9 +219,19 @@ impl Server {
                     return refuse(409, "Conflict");
                 }
                 assert_eq!(body["gracePeriodSeconds"], 0);
-                self.remove(name);
-                let uid = uid.as_str().unwrap().to_owned();
-                self.state().deleted.push(uid);
+                // First it is left no more time, and then it goes, unless somebody keeps it.
+                if !has_no_time(&object) {
+                    let metadata = &mut object["metadata"];
+                    if metadata["deletionTimestamp"].is_null() {
+                        metadata["deletionTimestamp"] = json!("2020-01-01T00:00:00Z");
+                    }
+                    metadata["deletionGracePeriodSeconds"] = json!(0);
+                    self.put(object);
+                    object = self.object(name).unwrap();
+                }
+                if !is_kept(&object) {
+                    self.take_away(&object);
+                }
             }
             other => panic!("{other:?} is not asked of pods here"),
         }
