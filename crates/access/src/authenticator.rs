@@ -1,10 +1,12 @@
 //! Who somebody is.
 
+use std::net::IpAddr;
+
 use rustls::pki_types::{CertificateDer, UnixTime};
 
 use crate::certificates::ClientCertificates;
 use crate::tokens::TokenReviews;
-use crate::{Denied, User};
+use crate::{Denied, ReviewError, User};
 
 /// What somebody shows.
 #[derive(Clone, Copy)]
@@ -15,6 +17,8 @@ pub struct Credentials<'a> {
     pub authorization: Option<&'a str>,
     /// The token among the protocols of a WebSocket, or what is wrong with it.
     pub offered: Result<Option<&'a str>, &'static str>,
+    /// Where it comes from, if that can be told.
+    pub from: Option<IpAddr>,
     pub now: UnixTime,
 }
 
@@ -29,7 +33,7 @@ pub struct Authenticator {
 impl Authenticator {
     /// Who shows something that does not count is not taken for one who showed nothing.
     pub async fn authenticate(&self, shown: Credentials<'_>) -> Result<User, Denied> {
-        let mut refused = false;
+        let (mut refused, mut busy) = (false, false);
         if let Some(certificates) = &self.certificates {
             match certificates.user(shown.chain, shown.now) {
                 Ok(Some(user)) => return Ok(user.authenticated()),
@@ -48,9 +52,11 @@ impl Authenticator {
             });
             let header = shown.authorization.and_then(bearer);
             for token in header.into_iter().chain(offered) {
-                match reviews.review(token).await {
+                match reviews.review(token, shown.from).await {
                     Ok(Some(user)) => return Ok(user.authenticated()),
                     Ok(None) => refused = true,
+                    // No line in the log: whoever likes could write as many as he likes.
+                    Err(ReviewError::Busy) => busy = true,
                     Err(why) => {
                         tracing::error!(err = %why, "Unable to authenticate the request due to an error");
                         refused = true;
@@ -58,9 +64,10 @@ impl Authenticator {
                 }
             }
         }
-        match self.anonymous && !refused {
-            true => Ok(User::anonymous()),
-            false => Err(Denied::Unauthenticated),
+        match () {
+            () if busy => Err(Denied::Busy),
+            () if self.anonymous && !refused => Ok(User::anonymous()),
+            () => Err(Denied::Unauthenticated),
         }
     }
 }

@@ -14,6 +14,7 @@ mod certificates;
 mod parrot;
 mod protocols;
 mod reviews;
+mod shares;
 mod tokens;
 mod user;
 mod verdicts;
@@ -37,6 +38,9 @@ pub enum Denied {
     /// 403
     #[error("{0}")]
     Forbidden(String),
+    /// 429: he may come again. In the words of an API server.
+    #[error("Too many requests, please try again later.")]
+    Busy,
     /// 500: it could not be found out.
     #[error("{0}")]
     Unknown(String),

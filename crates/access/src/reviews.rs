@@ -1,26 +1,34 @@
 //! Questions to the API server whose answer is in the status of what was sent. A question is put once, however many wait
-//! for its answer; the answer is remembered for a while.
+//! for its answer; the answer is remembered for a while. Who asks is often a stranger, and can ask about ever new things: the
+//! calls take no turn of the agent's own work, and nobody can have so many under way that there is no room for others.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
-use krablet_kube::{ApiError, Call, Kube, Verb};
+use krablet_kube::{ApiError, Call, Kube, Pace, Verb};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::ReviewError;
+use crate::shares::{Origin, Share, Shares};
 use crate::verdicts::Verdicts;
 
 /// Questions under way at a time; the next ones wait for their turn.
 const AT_ONCE: usize = 32;
 /// Who may wait for an answer at a time, whether the question is his own or somebody else's; who comes then is told to
 /// come again.
-const WAITING: usize = 1024;
+const WAITING: usize = 4096;
+/// Of these from one address.
+const WAITING_EACH: usize = 64;
+/// Questions without an answer yet that one address has put. At the usual pace (`kubeAPIQPS`) it takes sixty addresses that
+/// do nothing else until somebody waits longer than may be.
+const QUESTIONS_EACH: usize = 8;
 /// From the moment a question is put, the wait for its turn included.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -38,12 +46,16 @@ type Answer<V> = Shared<BoxFuture<'static, Outcome<V>>>;
 struct Put<V> {
     answer: Answer<V>,
     askers: usize,
+    /// Of the one who put it.
+    _share: Share,
 }
 
 pub(crate) struct Reviews<K: Ord, V> {
     kube: Kube,
     turns: Arc<Semaphore>,
     waiting: Semaphore,
+    waiting_each: Shares,
+    questions_each: Shares,
     known: Verdicts<K, V>,
     put: Mutex<BTreeMap<K, Put<V>>>,
 }
@@ -58,50 +70,67 @@ where
             kube,
             turns: Arc::new(Semaphore::new(AT_ONCE)),
             waiting: Semaphore::new(WAITING),
+            waiting_each: Shares::new(WAITING_EACH),
+            questions_each: Shares::new(QUESTIONS_EACH),
             known: Verdicts::new(),
             put: Mutex::default(),
         }
     }
 
+    /// What is known without asking.
+    pub(crate) fn known(&self, question: &K) -> Option<V> {
+        self.known.get(question)
+    }
+
     /// The verdict that is known, or that is waited for already, or else that of a new review; it holds for as long as
-    /// `lasts` says.
+    /// `lasts` says. Who asks is counted by `origin` if he is one who may be a stranger.
     pub(crate) async fn verdict<S: DeserializeOwned + Default + 'static>(
         &self,
         question: &K,
+        origin: Option<Origin>,
         review: impl FnOnce() -> Review<S, V>,
         lasts: impl FnOnce(&V) -> Duration,
     ) -> Outcome<V> {
-        if let Some(known) = self.known.get(question) {
+        if let Some(known) = self.known(question) {
             return Ok(known);
         }
+        let share = self.waiting_each.take(origin);
+        let _share = share.ok_or(ReviewError::Busy)?;
         let _waits = self.waiting.try_acquire().map_err(|_| ReviewError::Busy)?;
-        let asker = match self.join(question, review) {
+        let asker = match self.join(question, origin, review) {
             Ok(asker) => asker,
-            Err(known) => return Ok(known),
+            Err(outcome) => return outcome,
         };
         let outcome = asker.answer.clone().await;
         asker.settle(&outcome, lasts);
         outcome
     }
 
-    /// Waits for the answer with whoever does already; `Err` is a verdict that came meanwhile.
+    /// Waits for the answer with whoever does already; `Err` is a verdict that came meanwhile, or why there will be none.
     fn join<'a, S: DeserializeOwned + Default + 'static>(
         &'a self,
         question: &'a K,
+        origin: Option<Origin>,
         review: impl FnOnce() -> Review<S, V>,
-    ) -> Result<Asker<'a, K, V>, V> {
+    ) -> Result<Asker<'a, K, V>, Outcome<V>> {
         let mut put = self.lock();
         // Looked for again now that nobody can settle it in between: an answer is remembered before it is let go.
-        if let Some(known) = self.known.get(question) {
-            return Err(known);
+        if let Some(known) = self.known(question) {
+            return Err(Ok(known));
         }
-        let joined = put.entry(question.clone()).or_insert_with(|| {
-            let asked = ask(self.kube.clone(), self.turns.clone(), review());
-            Put {
-                answer: asked.boxed().shared(),
-                askers: 0,
+        let joined = match put.entry(question.clone()) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(place) => {
+                let share = self.questions_each.take(origin);
+                let share = share.ok_or(Err(ReviewError::Busy))?;
+                let asked = ask(self.kube.clone(), self.turns.clone(), review());
+                place.insert(Put {
+                    answer: asked.boxed().shared(),
+                    askers: 0,
+                    _share: share,
+                })
             }
-        });
+        };
         joined.askers += 1;
         Ok(Asker {
             reviews: self,
@@ -170,6 +199,7 @@ async fn ask<S: DeserializeOwned + Default, V>(
         let _turn = turns.acquire().await.map_err(|_| ReviewError::Busy)?;
         let call = Call::new(Verb::Create, review.path.to_owned())
             .body(review.body.to_string())
+            .pace(Pace::Reviews)
             .deadline(DEADLINE);
         let answer: Map<String, Value> = kube.object(call).await?;
         status(answer)

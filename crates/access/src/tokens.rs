@@ -1,5 +1,6 @@
 //! Bearer tokens, by asking the API server whose they are.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use krablet_kube::Kube;
@@ -8,6 +9,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::reviews::{Review, Reviews};
+use crate::shares::Origin;
 use crate::{ReviewError, User};
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -39,8 +41,12 @@ impl TokenReviews {
         }
     }
 
-    /// Whose the token is; `None` if it is nobody's.
-    pub(crate) async fn review(&self, token: &str) -> Result<Option<User>, ReviewError> {
+    /// Whose the token is that came from there; `None` if it is nobody's.
+    pub(crate) async fn review(
+        &self,
+        token: &str,
+        from: Option<IpAddr>,
+    ) -> Result<Option<User>, ReviewError> {
         if token.len() > MAX_TOKEN {
             return Ok(None);
         }
@@ -55,7 +61,9 @@ impl TokenReviews {
             read: whose,
         };
         let lasts = |_: &_| self.lasts;
-        self.reviews.verdict(&fingerprint, review, lasts).await
+        let origin = from.map(Origin::from);
+        let verdict = self.reviews.verdict(&fingerprint, origin, review, lasts);
+        verdict.await
     }
 }
 
@@ -82,7 +90,7 @@ mod tests {
 
     fn review(answer: &[u8]) -> Result<Option<User>, ReviewError> {
         let reviews = TokenReviews::new(parrot::kube(answer), Duration::ZERO);
-        parrot::block_on(reviews.review("token"))
+        parrot::block_on(reviews.review("token", None))
     }
 
     const FIELDS: &[&str] = &[

@@ -51,6 +51,8 @@ pub async fn open(
         return Ok(());
     }
     let certificates = client_certificates(config)?;
+    // A port that is in use ends the agent, as it does the kubelet: most likely that of another one, and the service manager
+    // tries again.
     let listener = Listener::tcp(address).await.context("port")?;
     let pair = match &doors.cluster {
         Some(cluster) if config.security.server_tls_bootstrap => {
@@ -99,6 +101,7 @@ pub async fn open(
     keep_fresh(certificates, config, tasks);
     info!(address = %address, "Serving the HTTPS port");
     tasks.spawn(async move {
+        // Nothing but a setting can be in the way, and so it will be until the next start.
         if let Err(why) = serve_secure(listener, &pair, &limits, parts).await {
             error!(err = why, "The HTTPS port cannot be served");
         }

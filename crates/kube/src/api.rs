@@ -49,6 +49,17 @@ pub enum Priority {
     Background,
 }
 
+/// Which calls wait for their turn together. Each pace has the whole rate to itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// The agent's own work.
+    #[default]
+    Own,
+    /// Reviews of who comes to the agent's door. How many there are is up to strangers, and none of them is to take the
+    /// agent's own turn.
+    Reviews,
+}
+
 /// How much of an object an answer is to hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
@@ -68,6 +79,7 @@ pub struct Call {
     pub body: Option<Bytes>,
     pub detail: Detail,
     pub priority: Priority,
+    pub pace: Pace,
     /// Counted from the moment the call's turn has come.
     pub deadline: Duration,
 }
@@ -81,6 +93,7 @@ impl Call {
             body: None,
             detail: Detail::default(),
             priority: Priority::Normal,
+            pace: Pace::default(),
             deadline: CALL_DEADLINE,
         }
     }
@@ -102,6 +115,11 @@ impl Call {
 
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
+        self
+    }
+
+    pub fn pace(mut self, pace: Pace) -> Self {
+        self.pace = pace;
         self
     }
 

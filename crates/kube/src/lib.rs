@@ -13,7 +13,7 @@ pub mod reflector;
 mod single;
 mod typed;
 
-pub use api::{Api, Call, Detail, PatchKind, Priority, Verb, Watch};
+pub use api::{Api, Call, Detail, Pace, PatchKind, Priority, Verb, Watch};
 pub use client::{Environment, HttpApi, HttpApiConfig, Proxy, Server, Trust};
 pub use credentials::{Credentials, Identity, IdentityReceiver, load_identity};
 pub use error::ApiError;

@@ -239,12 +239,13 @@ mod tests {
         assert!(!open("in") && !open("up/secret") && !open("absolute-in"));
     }
 
-    proptest! {
-        #[test]
-        fn no_name_leads_out(parts in proptest::collection::vec("(\\.\\.|\\.|up|pods|p|secret|log|syslog|/|relative-out|[a-z\0]{0,3})", 0..8)) {
-            let tree = Tree::new();
+    #[test]
+    fn no_name_leads_out() {
+        let tree = Tree::new();
+        let part = "(\\.\\.|\\.|up|pods|p|secret|log|syslog|/|relative-out|[a-z\0]{0,3})";
+        proptest!(|(parts in proptest::collection::vec(part, 0..8))| {
             let text = tree.text(&parts.join("/"));
             prop_assert_ne!(text.as_deref(), Some("node"));
-        }
+        });
     }
 }

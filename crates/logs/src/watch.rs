@@ -1,6 +1,7 @@
 //! Tells those who follow logs that something in a log's directory changed. One inotify instance
 //! serves all of them, for a machine has few to give; a directory is watched while somebody follows a
-//! log in it.
+//! log in it. The instance is asked for by the first who follows. When there is none to be had, he is told so, and the next
+//! one asks again: everything else at the door does without.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt as _;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
+use rustix::io::Errno;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -31,10 +33,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Must be made within a runtime, whose task it keeps until it is dropped.
+type Open = Box<dyn Fn() -> io::Result<Inotify> + Send + Sync>;
+
+/// Must be asked within a runtime, whose task it keeps from the first time on until it is dropped.
 pub struct LogWatch {
+    open: Open,
+    instance: Mutex<Option<Instance>>,
+}
+
+struct Instance {
     shared: Arc<Shared>,
     _task: JoinSet<()>,
+}
+
+impl Default for LogWatch {
+    fn default() -> Self {
+        Self::by(Inotify::init)
+    }
 }
 
 /// Changes in one directory. A hint: whoever is told looks for himself.
@@ -44,9 +59,18 @@ pub struct DirectoryChanges {
     changes: watch::Receiver<u64>,
 }
 
-impl LogWatch {
-    pub fn new() -> io::Result<Self> {
-        let inotify = Inotify::init()?;
+/// A limit of the machine that stands in the way is called by its name.
+fn naming_the_limit(e: io::Error) -> io::Error {
+    let limit = match Errno::from_io_error(&e) {
+        Some(Errno::MFILE) => "fs.inotify.max_user_instances or the agent's limit on open files",
+        Some(Errno::NOSPC) => "fs.inotify.max_user_watches",
+        _ => return e,
+    };
+    io::Error::new(e.kind(), format!("{limit} is used up: {e}"))
+}
+
+impl Instance {
+    fn of(inotify: Inotify) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             watches: Mutex::new(inotify.watches()),
             directories: Mutex::default(),
@@ -65,9 +89,32 @@ impl LogWatch {
             _task: task,
         })
     }
+}
+
+impl LogWatch {
+    /// One that gets its instance otherwise, for tests.
+    pub fn by(open: impl Fn() -> io::Result<Inotify> + Send + Sync + 'static) -> Self {
+        Self {
+            open: Box::new(open),
+            instance: Mutex::default(),
+        }
+    }
+
+    fn shared(&self) -> io::Result<Arc<Shared>> {
+        let mut instance = lock(&self.instance);
+        if let Some(instance) = &*instance {
+            return Ok(instance.shared.clone());
+        }
+        let inotify = (self.open)().map_err(naming_the_limit)?;
+        let new = Instance::of(inotify)?;
+        let shared = new.shared.clone();
+        *instance = Some(new);
+        Ok(shared)
+    }
 
     pub fn directory(&self, path: &Path) -> io::Result<DirectoryChanges> {
-        let mut directories = lock(&self.shared.directories);
+        let shared = self.shared()?;
+        let mut directories = lock(&shared.directories);
         if !directories.contains_key(path) {
             let mask = WatchMask::MODIFY
                 | WatchMask::CREATE
@@ -76,7 +123,8 @@ impl LogWatch {
                 | WatchMask::DELETE
                 | WatchMask::DELETE_SELF
                 | WatchMask::ONLYDIR;
-            let descriptor = lock(&self.shared.watches).add(path, mask)?;
+            let added = lock(&shared.watches).add(path, mask);
+            let descriptor = added.map_err(naming_the_limit)?;
             let (changes, _) = watch::channel(0);
             let directory = Directory {
                 descriptor,
@@ -89,16 +137,20 @@ impl LogWatch {
             .get_mut(path)
             .ok_or_else(|| io::Error::other("the watch is gone"))?;
         directory.followers += 1;
+        let changes = directory.changes.subscribe();
+        drop(directories);
         Ok(DirectoryChanges {
-            shared: self.shared.clone(),
+            shared,
             path: path.to_owned(),
-            changes: directory.changes.subscribe(),
+            changes,
         })
     }
 
     /// How many directories are watched.
     pub fn directories(&self) -> usize {
-        lock(&self.shared.directories).len()
+        let instance = lock(&self.instance);
+        let shared = instance.as_ref().map(|instance| &instance.shared);
+        shared.map_or(0, |shared| lock(&shared.directories).len())
     }
 }
 
@@ -143,11 +195,12 @@ impl Drop for DirectoryChanges {
 mod tests {
     use super::*;
     use futures::FutureExt as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[tokio::test]
     async fn followers_share_a_watch_and_the_last_takes_it_away() {
         let dir = tempfile::tempdir().unwrap();
-        let watch = LogWatch::new().unwrap();
+        let watch = LogWatch::default();
         let mut one = watch.directory(dir.path()).unwrap();
         let mut two = watch.directory(dir.path()).unwrap();
         assert_eq!(watch.directories(), 1);
@@ -161,5 +214,28 @@ mod tests {
         assert_eq!(watch.directories(), 0);
         assert!(watch.directory(Path::new("/nonexistent/logs")).is_err());
         assert_eq!(watch.directories(), 0);
+    }
+
+    /// A node whose instances are all taken, until one is free again.
+    #[tokio::test]
+    async fn who_follows_later_asks_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let free = Arc::new(AtomicBool::new(false));
+        let is_free = free.clone();
+        let watch = LogWatch::by(move || match is_free.load(Ordering::Relaxed) {
+            true => Inotify::init(),
+            false => Err(Errno::MFILE.into()),
+        });
+        for _ in 0..2 {
+            let refused = watch.directory(dir.path()).map(|_| ()).unwrap_err();
+            let why = refused.to_string();
+            assert!(why.contains("fs.inotify.max_user_instances"), "{why}");
+        }
+        free.store(true, Ordering::Relaxed);
+        let mut changes = watch.directory(dir.path()).unwrap();
+        std::fs::write(dir.path().join("0.log"), "x").unwrap();
+        changes.changed().await;
+        free.store(false, Ordering::Relaxed);
+        assert!(watch.directory(dir.path()).is_ok(), "one is enough for all");
     }
 }

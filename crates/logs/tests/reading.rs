@@ -23,7 +23,7 @@ impl Log {
     fn new() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
-            watch: LogWatch::new().unwrap(),
+            watch: LogWatch::default(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -27,7 +27,7 @@ use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
 use crate::guests::{Doings, Guest, Guests, Held, UnderWay};
-use crate::secure::PeerCertificates;
+use crate::secure::Peer;
 
 /// Connections served at a time at one door; who comes then gets the place of one that is idle or takes nothing of its
 /// answers, or waits.
@@ -87,6 +87,13 @@ trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
 impl Accepted {
+    fn from(&self) -> Option<IpAddr> {
+        match self {
+            Accepted::Tcp(stream) => Some(stream.peer_addr().ok()?.ip()),
+            Accepted::Unix(_) => None,
+        }
+    }
+
     /// Of one type for all doors: HTTP is a lot of code, and would be there once for each.
     fn wire(self) -> Box<dyn Wire> {
         match self {
@@ -161,7 +168,8 @@ impl Listener {
                 {
                     return;
                 }
-                secure_connection(accepted.wire(), &acceptor, router, &guest).await;
+                let from = accepted.from();
+                secure_connection(accepted.wire(), from, &acceptor, router, &guest).await;
             }
         };
         let guests = Guests::new(MAX_SECURE_CONNECTIONS, SECURE_IDLE);
@@ -217,6 +225,7 @@ async fn accept_failed(e: &io::Error) {
 
 async fn secure_connection(
     wire: Box<dyn Wire>,
+    from: Option<IpAddr>,
     acceptor: &TlsAcceptor,
     router: Router,
     guest: &Guest,
@@ -236,28 +245,25 @@ async fn secure_connection(
         .unwrap_or_default()
         .iter()
         .map(|c| c.clone().into_owned());
-    let shown = PeerCertificates(Arc::new(shown.collect()));
-    talk(Box::new(stream), Speech::Any, router, shown, guest).await;
+    let peer = Peer {
+        address: from,
+        certificates: Arc::new(shown.collect()),
+    };
+    talk(Box::new(stream), Speech::Any, router, peer, guest).await;
 }
 
 async fn connection(wire: Box<dyn Wire>, speech: Speech, router: Router, guest: &Guest) {
-    let nobody = PeerCertificates::default();
-    talk(wire, speech, router, nobody, guest).await;
+    // Nobody is asked who he is at such a door.
+    talk(wire, speech, router, Peer::default(), guest).await;
 }
 
 /// Requests and answers. Each of its requests gets the door's patience to come whole, and so long may nothing be under way.
-async fn talk(
-    wire: Box<dyn Wire>,
-    speech: Speech,
-    router: Router,
-    shown: PeerCertificates,
-    guest: &Guest,
-) {
+async fn talk(wire: Box<dyn Wire>, speech: Speech, router: Router, peer: Peer, guest: &Guest) {
     let stream = TokioIo::new(wire);
     let (doings, refused) = (guest.doings(), RefusedUpgrade::default());
     let refusals = refused.clone();
     let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
-        request.extensions_mut().insert(shown.clone());
+        request.extensions_mut().insert(peer.clone());
         answer(router.clone(), request, doings.clone(), refusals.clone())
     });
     match speech {

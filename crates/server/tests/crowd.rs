@@ -22,6 +22,8 @@ use tokio::task::JoinSet;
 /// Served at a time at the two doors, and room for what else the process has open.
 const SERVED: usize = 256 + 64;
 const SERVED_SECURELY: usize = 1024 + 64;
+/// As many as that, if they can be had.
+const CROWD: u64 = 10_000;
 /// For the process and the door, beside the crowd's own sockets.
 const SPARE: u64 = 2000;
 /// Of the crowd at the HTTPS door, so many ask once and then stay: more than have a place.
@@ -37,7 +39,10 @@ fn crowd_size() -> usize {
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(most.saturating_sub(SPARE).min(10_000)).unwrap()
+    let size = most.saturating_sub(SPARE).min(CROWD);
+    // What was shown is less where the machine allows less, and is to be seen by who reads the test's output.
+    println!("a crowd of {size}: this process may have {most} descriptors");
+    usize::try_from(size).unwrap()
 }
 
 /// A socket on its way to the door; most never get further than the kernel's queue.

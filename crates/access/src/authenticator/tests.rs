@@ -1,3 +1,5 @@
+mod strangers;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -110,6 +112,7 @@ fn shown<'a>(chain: &'a [CertificateDer<'static>], header: Option<&'a str>) -> C
         chain,
         authorization: header,
         offered: Ok(None),
+        from: None,
         now: UnixTime::since_unix_epoch(Duration::from_secs(
             jiff::civil::date(2026, 1, 1)
                 .to_zoned(jiff::tz::TimeZone::UTC)
@@ -134,7 +137,12 @@ fn server() -> Arc<Server> {
     let odd = json!({"authenticated": false, "error": "the key is unknown"});
     Arc::new(Server {
         tokens: BTreeMap::from([("good", good), ("odd", odd)]),
-        rights: vec!["prom get metrics", "prom get proxy", "admin create proxy"],
+        rights: vec![
+            "prom get metrics",
+            "prom get proxy",
+            "admin create proxy",
+            "lister get pods",
+        ],
         ..Server::default()
     })
 }
@@ -269,6 +277,46 @@ async fn rights_are_asked_for_narrow_ones_first() {
     let always = Authorizer::AlwaysAllow;
     let wanted = attributes(&Method::POST, "/run/a/b/c");
     assert_eq!(always.authorize(&user("nobody"), &wanted).await, Ok(()));
+}
+
+/// What was learnt while the API server answered is enough for as long as it holds, whichever of the rights it is of.
+#[tokio::test(start_paused = true)]
+async fn a_right_that_is_known_is_enough() {
+    let unknown = "Authorization error (user=USER, verb=get, resource=nodes, subresource=pods)";
+    let seconds = Duration::from_secs;
+    // Who was let in for this before, and so long ago; a no is remembered for half a minute, a yes for five.
+    for (name, before, ago, expected) in [
+        ("prom", "/pods", 0, "yes"),
+        ("prom", "/pods", 31, "yes"),
+        ("prom", "/exec/a/b/c", 31, "yes"),
+        ("prom", "/pods", 301, unknown),
+        ("prom", "/metrics", 1, unknown),
+        ("lister", "/pods", 31, "yes"),
+        ("lister", "/pods", 301, unknown),
+        ("nobody", "/pods", 1, "no"),
+        ("nobody", "/pods", 31, unknown),
+        ("nobody", "/exec/a/b/c", 1, unknown),
+    ] {
+        let server = server();
+        let kube = Kube::new(server.clone());
+        let reviews = SubjectReviews::new(kube, "n1".into(), seconds(300), seconds(30));
+        let door = Authorizer::Webhook(reviews);
+        let user = User {
+            name: name.to_owned(),
+            ..User::default()
+        };
+        let ask = async |path| door.authorize(&user, &attributes(&Method::GET, path)).await;
+        let _ = ask(before).await;
+        *server.down.lock().unwrap() = true;
+        tokio::time::advance(seconds(ago)).await;
+        let found = match ask("/pods").await {
+            Ok(()) => "yes".to_owned(),
+            Err(Denied::Forbidden(_)) => "no".to_owned(),
+            Err(why) => why.to_string(),
+        };
+        let expected = expected.replace("USER", name);
+        assert_eq!(found, expected, "{name}, {before} {ago} s before");
+    }
 }
 
 #[test]

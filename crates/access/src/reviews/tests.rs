@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
@@ -78,13 +79,21 @@ fn reviews(open: bool) -> Both {
 }
 
 async fn put(reviews: Arc<Reviews<usize, bool>>, question: usize) -> Outcome<bool> {
+    put_from(None, reviews, question).await
+}
+
+async fn put_from(
+    origin: Option<Origin>,
+    reviews: Arc<Reviews<usize, bool>>,
+    question: usize,
+) -> Outcome<bool> {
     let review = || Review {
         path: "/reviews",
         body: json!({}),
         read: |status: Status| Ok(status.allowed),
     };
     let lasts = |_: &bool| Duration::from_secs(60);
-    reviews.verdict(&question, review, lasts).await
+    reviews.verdict(&question, origin, review, lasts).await
 }
 
 fn crowd(
@@ -99,6 +108,7 @@ fn assert_empty(reviews: &Reviews<usize, bool>) {
     assert!(reviews.lock().is_empty());
     assert_eq!(reviews.waiting.available_permits(), WAITING);
     assert_eq!(reviews.turns.available_permits(), AT_ONCE);
+    assert!(reviews.waiting_each.is_empty() && reviews.questions_each.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -174,4 +184,42 @@ async fn only_so_many_may_wait() {
     assert_eq!(busy.count(), 100);
     assert!(answers.iter().all(Result::is_err));
     assert_empty(&reviews);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_address_leaves_room_for_others() {
+    let origin = |last: u8| Some(Origin::from(IpAddr::from([10, 0, 0, last])));
+    for (case, questions, sent_away) in [
+        ("few", QUESTIONS_EACH, 0),
+        ("ever new ones", 1000, 1000 - QUESTIONS_EACH),
+    ] {
+        let (server, reviews) = reviews(false);
+        let theirs = |q| put_from(origin(1), reviews.clone(), q);
+        let mut crowd: JoinSet<_> = (0..questions).map(theirs).collect();
+        for _ in 0..sent_away {
+            let answer = crowd.join_next().await.unwrap();
+            assert_eq!(answer.unwrap(), Err(ReviewError::Busy), "{case}");
+        }
+        // Who has put them may have the answers as well, as often as he may wait; others' questions come beside them.
+        let joins = std::iter::repeat_n(0, 1000).map(|q| put_from(origin(1), reviews.clone(), q));
+        let mut joins: JoinSet<_> = joins.collect();
+        for _ in 0..1000 - (WAITING_EACH - QUESTIONS_EACH) {
+            let answer = joins.join_next().await.unwrap();
+            assert_eq!(answer.unwrap(), Err(ReviewError::Busy), "{case}");
+        }
+        let other = tokio::spawn(put_from(origin(2), reviews.clone(), 5000));
+        let unknown = tokio::spawn(put(reviews.clone(), 5001));
+        while server.asked() < QUESTIONS_EACH + 2 {
+            tokio::task::yield_now().await;
+        }
+        server.open.send_replace(true);
+        assert_eq!(other.await.unwrap(), Ok(true), "{case}");
+        assert_eq!(unknown.await.unwrap(), Ok(true), "{case}");
+        assert_eq!(crowd.join_all().await, vec![Ok(true); QUESTIONS_EACH]);
+        let joined = WAITING_EACH - QUESTIONS_EACH;
+        assert_eq!(joins.join_all().await, vec![Ok(true); joined]);
+        let again = put_from(origin(1), reviews.clone(), 6000).await;
+        assert_eq!(again, Ok(true), "{case}");
+        assert_empty(&reviews);
+    }
 }

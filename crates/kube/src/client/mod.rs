@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use crate::credentials::{Credentials, Identity, Presented};
 use crate::limiter::{Limiter, Rate};
 use crate::single::Single;
-use crate::{Api, ApiError, Call, Watch};
+use crate::{Api, ApiError, Call, Pace, Watch};
 use answer::Answer;
 use connection::{CONNECT_DEADLINE, Connection, Opener, Unanswered};
 use counting::Counters;
@@ -52,6 +52,7 @@ const KUBERNETES: &str = "v1.36.4";
 pub struct HttpApiConfig {
     pub server: Server,
     pub credentials: Credentials,
+    /// Of each [`Pace`].
     pub rate: Rate,
     pub user_agent: String,
     pub dial: Arc<dyn Dial>,
@@ -115,7 +116,8 @@ type Opened = Result<Arc<Connection>, ApiError>;
 pub struct HttpApi {
     opener: Arc<Opener>,
     credentials: Credentials,
-    limiter: Limiter,
+    own: Limiter,
+    reviews: Limiter,
     user_agent: HeaderValue,
     opening: Single<(u64, Opened)>,
     pool: Mutex<Pool>,
@@ -135,7 +137,8 @@ impl HttpApi {
                 clock: config.clock,
             }),
             credentials: config.credentials,
-            limiter: Limiter::new(config.rate),
+            own: Limiter::new(config.rate),
+            reviews: Limiter::new(config.rate),
             user_agent: user_agent.unwrap_or_else(|_| HeaderValue::from_static("krablet")),
             opening: Single::default(),
             pool: Mutex::default(),
@@ -144,6 +147,13 @@ impl HttpApi {
 
     pub fn server(&self) -> &Server {
         &self.opener.server
+    }
+
+    fn limiter(&self, pace: Pace) -> &Limiter {
+        match pace {
+            Pace::Own => &self.own,
+            Pace::Reviews => &self.reviews,
+        }
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {
@@ -241,7 +251,7 @@ impl HttpApi {
 impl Api for HttpApi {
     async fn call(&self, call: Call) -> Result<Bytes, ApiError> {
         let (begun, method) = (Instant::now(), method(call.verb));
-        self.limiter.turn(call.priority).await?;
+        self.limiter(call.pace).turn(call.priority).await?;
         self.counters.waited(&method, begun.elapsed());
         let presented = self.credentials.present().await?;
         self.counters

@@ -77,7 +77,9 @@ async fn client_of(
 ) -> TlsStream<DuplexStream> {
     let (certificate, acceptor) = pair();
     let (here, there) = tokio::io::duplex(4096);
-    tasks.spawn(async move { secure_connection(Box::new(there), &acceptor, router, &guest).await });
+    tasks.spawn(async move {
+        secure_connection(Box::new(there), None, &acceptor, router, &guest).await
+    });
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificate).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -158,7 +160,7 @@ async fn who_never_begins_the_handshake_is_cut_off() {
     let (_here, there) = tokio::io::duplex(4096);
     let begun = Instant::now();
     let guest = alone().await;
-    secure_connection(Box::new(there), &acceptor, Router::new(), &guest).await;
+    secure_connection(Box::new(there), None, &acceptor, Router::new(), &guest).await;
     assert_eq!(begun.elapsed(), HEAD_TIMEOUT);
 }
 

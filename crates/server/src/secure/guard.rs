@@ -1,5 +1,6 @@
 //! Nobody passes without being known and allowed: this stands before every handler, unknown paths included.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,17 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use super::SharedDoor;
 use crate::answers::refuse;
 
-/// The certificates a client showed in the handshake; put into each request of the connection.
+/// When to come again: places are free as soon as an answer of the API server has come.
+const AGAIN: HeaderValue = HeaderValue::from_static("1");
+
+/// What is known of a client whatever it says; put into each request of the connection.
 #[derive(Clone, Default)]
-pub(crate) struct PeerCertificates(pub(crate) Arc<Vec<CertificateDer<'static>>>);
+pub(crate) struct Peer {
+    /// Where it comes from, if that is a place of the network.
+    pub(crate) address: Option<IpAddr>,
+    /// What it showed in the handshake.
+    pub(crate) certificates: Arc<Vec<CertificateDer<'static>>>,
+}
 
 pub(super) async fn guard(
     State(door): State<SharedDoor>,
@@ -27,13 +36,18 @@ pub(super) async fn guard(
         Ok(()) => next.run(request).await,
         Err(Denied::Unauthenticated) => refuse(StatusCode::UNAUTHORIZED, "Unauthorized"),
         Err(Denied::Forbidden(why)) => refuse(StatusCode::FORBIDDEN, why),
+        Err(why @ Denied::Busy) => {
+            let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, why.to_string());
+            response.headers_mut().insert(header::RETRY_AFTER, AGAIN);
+            response
+        }
         Err(Denied::Unknown(why)) => refuse(StatusCode::INTERNAL_SERVER_ERROR, why),
     }
 }
 
 /// What a request says of who asks for what.
 struct Asker {
-    peer: PeerCertificates,
+    peer: Peer,
     authorization: Option<HeaderValue>,
     offered: Result<Option<String>, &'static str>,
     wanted: Attributes,
@@ -41,7 +55,7 @@ struct Asker {
 
 impl Asker {
     fn of(request: &Request) -> Self {
-        let peer = request.extensions().get::<PeerCertificates>().cloned();
+        let peer = request.extensions().get::<Peer>().cloned();
         Self {
             peer: peer.unwrap_or_default(),
             authorization: request.headers().get(header::AUTHORIZATION).cloned(),
@@ -56,13 +70,14 @@ impl Asker {
         let since_epoch = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
         let access = &door.parts.access;
         let shown = Credentials {
-            chain: &self.peer.0,
+            chain: &self.peer.certificates,
             authorization: header.and_then(|h| h.to_str().ok()),
             offered: self
                 .offered
                 .as_ref()
                 .map(Option::as_deref)
                 .map_err(|why| *why),
+            from: self.peer.address,
             now: UnixTime::since_unix_epoch(since_epoch),
         };
         let user = access.authenticator.authenticate(shown).await?;

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{StatusCode, header};
-use krablet_logs::LogReader;
+use krablet_logs::{LogError, LogReader};
 use krablet_pod::api::{ContainerState, ContainerStatus, PodStatus};
 use krablet_pod::{PodRef, PodUid};
 
@@ -59,6 +59,11 @@ pub(super) async fn container_logs(
     let reader = LogReader::open(path.as_ref(), &query.options, &door.log_watch, ended).await;
     match reader {
         Ok(reader) => pieces(reader),
+        // The log is there, and the node cannot tell when it grows.
+        Err(e @ LogError::Watch { .. }) => {
+            tracing::warn!(err = %e, "A log cannot be followed");
+            refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string())
+        }
         Err(e) => refuse(StatusCode::BAD_REQUEST, e.to_string()),
     }
 }
@@ -67,7 +72,7 @@ pub(super) async fn container_logs(
 fn pieces(reader: LogReader) -> Response {
     let pieces = futures::stream::try_unfold(reader, |mut reader| async move {
         let piece = reader.next().await?;
-        Ok::<_, krablet_logs::LogError>(piece.map(|piece| (piece, reader)))
+        Ok::<_, LogError>(piece.map(|piece| (piece, reader)))
     });
     let text = [(header::CONTENT_TYPE, "text/plain")];
     (text, Body::from_stream(pieces)).into_response()

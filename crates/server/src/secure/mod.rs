@@ -42,7 +42,7 @@ pub use node_logs::NodeLogs;
 pub use tls::{ServingPair, TlsLimits};
 pub use zpages::{About, Version};
 
-pub(crate) use guard::PeerCertificates;
+pub(crate) use guard::Peer;
 use streams::Streams;
 
 /// What the HTTPS door sees of the node beyond what everybody may see.
@@ -97,7 +97,7 @@ pub(crate) struct Door {
 
 pub(crate) type SharedDoor = Arc<Door>;
 
-/// Serves until dropped; the error says why it cannot.
+/// Serves until dropped; the error says which setting it cannot be served by.
 pub async fn serve_secure(
     listener: Listener,
     pair: &ServingPair,
@@ -107,7 +107,7 @@ pub async fn serve_secure(
     let (config, unknown) = tls::server_config(pair, limits)?;
     unknown.warn();
     let door = Arc::new(Door {
-        log_watch: LogWatch::new().map_err(|e| format!("watching logs: {e}"))?,
+        log_watch: LogWatch::default(),
         streams: Streams::new(parts.idle),
         parts,
     });

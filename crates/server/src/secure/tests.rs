@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod counted;
+mod followers;
 mod fuzz;
 mod rights;
 
@@ -101,6 +102,10 @@ fn door(debugging: bool) -> Router {
 }
 
 fn door_with(debugging: bool, shape: impl FnOnce(&mut SecureParts)) -> Router {
+    router(&Arc::new(door_of(debugging, shape)))
+}
+
+fn door_of(debugging: bool, shape: impl FnOnce(&mut SecureParts)) -> Door {
     let kube = Kube::new(Arc::new(Server));
     let minute = Duration::from_secs(60);
     let endpoint = Endpoint::parse("unix:///nonexistent/runtime.sock").unwrap();
@@ -140,11 +145,11 @@ fn door_with(debugging: bool, shape: impl FnOnce(&mut SecureParts)) -> Router {
         requests: HttpMetrics::default(),
     };
     shape(&mut parts);
-    router(&Arc::new(Door {
-        log_watch: LogWatch::new().unwrap(),
+    Door {
+        log_watch: LogWatch::default(),
         streams: Streams::new(parts.idle),
         parts,
-    }))
+    }
 }
 
 /// What somebody shows of himself.
@@ -153,7 +158,7 @@ struct Shown {
     token: Option<String>,
     /// A token among the protocols of a WebSocket.
     offered: Option<String>,
-    certificates: PeerCertificates,
+    peer: Peer,
 }
 
 async fn ask(router: &Router, method: &Method, path: &str, token: Option<&str>) -> (u16, String) {
@@ -177,7 +182,7 @@ async fn ask_as(router: &Router, method: &Method, path: &str, shown: &Shown) -> 
             .header("Upgrade", "websocket")
             .header("Sec-WebSocket-Protocol", protocols);
     }
-    let request = request.extension(shown.certificates.clone());
+    let request = request.extension(shown.peer.clone());
     let request = request.body(Body::empty()).unwrap();
     let answer = router.clone().oneshot(request).await.unwrap();
     let code = answer.status().as_u16();

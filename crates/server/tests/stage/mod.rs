@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -70,19 +71,22 @@ fn granted(head: &str) -> Option<String> {
     Some(format!("{line} {upgrade}\r\n{extra}\r\n"))
 }
 
-/// The runtime's streaming server: gives back what it hears.
-async fn echo(listener: TcpListener) {
+/// The runtime's streaming server: gives back what it hears, and tells how many streams are open.
+async fn echo(listener: TcpListener, open: watch::Sender<usize>) {
     let mut streams = JoinSet::new();
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
         while streams.try_join_next().is_some() {}
+        let open = open.clone();
         streams.spawn(async move {
             let Some(granted) = granted(&head(&mut stream).await) else {
                 return;
             };
             let _ = stream.write_all(granted.as_bytes()).await;
+            open.send_modify(|open| *open += 1);
             let (mut from, mut to) = stream.split();
             let _ = tokio::io::copy(&mut from, &mut to).await;
+            open.send_modify(|open| *open -= 1);
         });
     }
 }
@@ -109,6 +113,8 @@ pub struct Stage {
     pub logs: tempfile::TempDir,
     pub tasks: JoinSet<()>,
     pub requests: HttpMetrics,
+    /// Those that are open at the runtime.
+    pub streams: watch::Receiver<usize>,
 }
 
 impl Stage {
@@ -117,17 +123,23 @@ impl Stage {
     }
 
     pub async fn within(limits: TlsLimits) -> Self {
+        Self::shaped(limits, |_| ()).await
+    }
+
+    pub async fn shaped(limits: TlsLimits, shape: impl FnOnce(&mut SecureParts)) -> Self {
         let logs = tempfile::tempdir().unwrap();
         let mut tasks = JoinSet::new();
         let runtime = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let streaming = Arc::new(Echo(runtime.local_addr().unwrap()));
-        tasks.spawn(echo(runtime));
+        let (open, streams) = watch::channel(0);
+        tasks.spawn(echo(runtime, open));
         let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (certificate, key) = pair();
         let pair = ServingPair::default();
         pair.show(key);
-        let parts = parts(streaming, &logs);
+        let mut parts = parts(streaming, &logs);
+        shape(&mut parts);
         let requests = parts.requests.clone();
         let shown = pair.clone();
         tasks.spawn(async move {
@@ -143,6 +155,7 @@ impl Stage {
             logs,
             tasks,
             requests,
+            streams,
         }
     }
 
@@ -157,6 +170,15 @@ impl Stage {
         let stream = TcpStream::connect(self.address).await?;
         let name = ServerName::try_from("node").unwrap();
         connector.connect(name, stream).await
+    }
+
+    /// As somebody at another address of the loopback network.
+    pub async fn connect_from(&self, from: IpAddr) -> TlsStream<TcpStream> {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(from, 0)).unwrap();
+        let stream = socket.connect(self.address).await.unwrap();
+        let name = ServerName::try_from("node").unwrap();
+        self.connector.connect(name, stream).await.unwrap()
     }
 
     pub async fn ask(&self, request: &str) -> (TlsStream<TcpStream>, String) {

@@ -77,6 +77,24 @@ async fn what_was_said_last_arrives_though_nobody_listens_any_more() {
     line.await.unwrap();
 }
 
+/// Who closes with something unread resets the connection, after what he has said.
+#[tokio::test]
+async fn a_reset_is_an_orderly_end() {
+    let (mut here, client) = tokio::io::duplex(64);
+    let (mut there, runtime) = sockets().await;
+    let line = tokio::spawn(couple(client, runtime, HOUR));
+    here.write_all(b"ping").await.unwrap();
+    there.readable().await.unwrap();
+    let said = vec![7; 10_000];
+    there.write_all(&said).await.unwrap();
+    drop(there);
+    let mut rest = Vec::new();
+    here.read_to_end(&mut rest).await.unwrap();
+    assert!(rest == said, "{} of {}", rest.len(), said.len());
+    drop(here);
+    line.await.unwrap();
+}
+
 /// What is on its way to a client that pings meanwhile is not reset.
 #[tokio::test]
 async fn a_client_may_ping_until_it_has_read_all() {

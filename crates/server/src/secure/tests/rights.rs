@@ -169,7 +169,10 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let made = params.signed_by(&key, &self.issuer).unwrap();
         Shown {
-            certificates: PeerCertificates(Arc::new(vec![made.der().clone()])),
+            peer: Peer {
+                certificates: Arc::new(vec![made.der().clone()]),
+                address: None,
+            },
             ..Shown::default()
         }
     }
@@ -202,11 +205,19 @@ pub(super) fn full_door(
     logs: &tempfile::TempDir,
     split_logs: bool,
 ) -> Router {
+    router(&Arc::new(full_door_of(authority, logs, split_logs)))
+}
+
+pub(super) fn full_door_of(
+    authority: &Authority,
+    logs: &tempfile::TempDir,
+    split_logs: bool,
+) -> Door {
     let certificates = ClientCertificates::new(authority.pem.as_bytes()).unwrap();
     std::fs::write(logs.path().join("syslog"), "line\n").unwrap();
     let written = logs.path().join("container.log");
     std::fs::write(&written, "2026-01-01T00:00:00Z stdout F line\n").unwrap();
-    door_with(true, |parts| {
+    door_of(true, |parts| {
         parts.access.authenticator.certificates = Some(certificates);
         parts.view = node::Quiet::with(vec![node::running_pod("p", "u", "c")]);
         parts.inside = Arc::new(node::OnePod);
