@@ -99,7 +99,7 @@ pub struct CallCounters {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFlight {
     pub call: Call,
-    /// The sandbox, container or image it is about; empty for calls about none.
+    /// The sandbox, container or image it is about, or what a list is restricted to; empty for calls about none.
     pub object: String,
     pub since: Instant,
 }

@@ -2,6 +2,7 @@
 //! of calls. One connection carries the calls, another the event stream, so that a reader who
 //! falls behind on events cannot hold up answers.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
@@ -133,6 +134,12 @@ fn innermost(source: Option<&(dyn std::error::Error + 'static)>) -> Option<Strin
     Some(cause.to_string())
 }
 
+/// What a list is restricted to, if to anything.
+fn asked_for(labels: Option<&BTreeMap<String, String>>) -> String {
+    let values = labels.into_iter().flat_map(BTreeMap::values);
+    values.cloned().collect::<Vec<_>>().join(",")
+}
+
 /// A call whose object is already gone has done what was asked.
 pub(crate) fn gone_is_done<T>(result: Result<T>) -> Result<()> {
     match result {
@@ -165,6 +172,11 @@ impl RuntimeClient {
             calls: client(endpoint.channel()),
             events: client(endpoint.channel()),
         }
+    }
+
+    /// What it is being asked, by whoever shares the log.
+    pub fn log(&self) -> &CallLog {
+        &self.caller.log
     }
 
     pub(crate) fn caller(&self) -> &Caller {
@@ -287,9 +299,10 @@ impl RuntimeService for RuntimeClient {
         filter: Option<v1::PodSandboxFilter>,
     ) -> Result<Vec<v1::PodSandbox>> {
         let mut rpc = self.rpc();
+        let object = asked_for(filter.as_ref().map(|f| &f.label_selector));
         let request = v1::ListPodSandboxRequest { filter };
         let call = |r| async move { rpc.list_pod_sandbox(r).await };
-        let answer = self.caller.call(Call::ListPodSandbox, "", request, call);
+        let answer = (self.caller).call(Call::ListPodSandbox, &object, request, call);
         Ok(answer.await?.items)
     }
 
@@ -376,9 +389,10 @@ impl RuntimeService for RuntimeClient {
         filter: Option<v1::ContainerFilter>,
     ) -> Result<Vec<v1::Container>> {
         let mut rpc = self.rpc();
+        let object = asked_for(filter.as_ref().map(|f| &f.label_selector));
         let request = v1::ListContainersRequest { filter };
         let call = |r| async move { rpc.list_containers(r).await };
-        let answer = self.caller.call(Call::ListContainers, "", request, call);
+        let answer = (self.caller).call(Call::ListContainers, &object, request, call);
         Ok(answer.await?.containers)
     }
 

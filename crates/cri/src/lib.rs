@@ -11,7 +11,7 @@ pub mod service;
 mod stats;
 mod streaming;
 
-pub use calls::{Call, CallLog, CallStats};
+pub use calls::{Call, CallLog, CallStats, InFlight};
 pub use client::{Deadlines, MAX_EXEC_OUTPUT, MAX_MESSAGE, RuntimeClient};
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Code, Error};

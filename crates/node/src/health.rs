@@ -10,6 +10,8 @@ use tokio::sync::watch;
 pub struct Health {
     pub runtime: RuntimeHealth,
     pub observer: ObserverHealth,
+    /// While one of these two is in trouble: what may be behind it.
+    pub owed: Option<OwedAnswer>,
     /// Why volumes cannot be served.
     pub storage: Option<String>,
     /// Why the node takes no more pods: it is being shut down.
@@ -99,7 +101,22 @@ pub enum ObserverHealth {
     },
 }
 
+/// The runtime was asked something about a pod and has not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwedAnswer {
+    pub call: &'static str,
+    /// Namespace and name.
+    pub pod: String,
+    pub since: Timestamp,
+}
+
 impl Health {
+    /// The runtime does not answer, or cannot be seen through.
+    pub fn is_runtime_in_trouble(&self) -> bool {
+        matches!(self.runtime, RuntimeHealth::Silent { .. })
+            || matches!(self.observer, ObserverHealth::Blind { .. })
+    }
+
     /// Everybody who has to has told something.
     pub(crate) fn is_settled(&self) -> bool {
         let runtime = match &self.runtime {
@@ -136,6 +153,11 @@ impl Health {
         {
             let since = moment(*since);
             problems.push(format!("PLEG is not healthy: {culprit}, since {since}"));
+        }
+        if let Some(owed) = self.owed.as_ref().filter(|_| !problems.is_empty()) {
+            let OwedAnswer { call, pod, since } = owed;
+            let since = moment(*since);
+            problems.push(format!("{call} of pod {pod}: no answer since {since}"));
         }
         let said = match &self.runtime {
             RuntimeHealth::Answers(said) => Some(said),
@@ -303,6 +325,32 @@ mod tests {
         ];
         for (health, settled, words) in cases {
             assert_eq!(told(&health), (settled, words.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_pod_whose_call_is_not_answered_is_named_beside_what_is_wrong() {
+        let owing = |runtime| Health {
+            runtime,
+            observer: ObserverHealth::Sees,
+            owed: Some(OwedAnswer {
+                call: "StopContainer",
+                pod: "ns/web".to_owned(),
+                since: Timestamp::UNIX_EPOCH,
+            }),
+            ..Health::default()
+        };
+        let down = "[container runtime is down: Status: no answer within 10s, since 1970-01-01T00:00:00Z, \
+                    StopContainer of pod ns/web: no answer since 1970-01-01T00:00:00Z]";
+        for (runtime, trouble, words) in [
+            (silent(true, Some(RuntimeConditions::ready())), true, down),
+            // By itself it is no reason.
+            (silent(false, Some(RuntimeConditions::ready())), true, "[]"),
+            (answers(true, None), false, "[]"),
+        ] {
+            let health = owing(runtime);
+            assert_eq!(health.is_runtime_in_trouble(), trouble);
+            assert_eq!(told(&health), (true, words.to_owned()));
         }
     }
 }

@@ -31,7 +31,8 @@ pub use conditions::{NodeEvent, Pressures, READY};
 pub use config::{NodeConfig, Periods, PodLimit, Registration};
 pub use error::NodeError;
 pub use health::{
-    Health, HealthBoard, ObserverHealth, RuntimeCondition, RuntimeConditions, RuntimeHealth,
+    Health, HealthBoard, ObserverHealth, OwedAnswer, RuntimeCondition, RuntimeConditions,
+    RuntimeHealth,
 };
 pub use host_ips::{OwnIps, host_ips};
 pub use initial::{initial_node, reconcile_existing};

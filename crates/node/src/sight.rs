@@ -72,6 +72,17 @@ impl Sight {
         });
     }
 
+    /// Of a list of the store at this version, by whoever knew `held` before it asked. A store that has not come so far
+    /// is an earlier one, from a backup: what it holds counts, however old.
+    fn listed(&self, node: Node, store: Option<&str>, held: Option<&str>) {
+        let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+        let restored = number(store).zip(number(held));
+        match restored.is_some_and(|(store, held)| store < held) {
+            true => self.take(node, |node, held| node != held),
+            false => self.saw(node),
+        }
+    }
+
     /// The object as a write should have left it, until it is seen: never instead of the object itself.
     pub(crate) fn assume(&self, node: Node) {
         self.take(node, |node, held| match age(node, held) {
@@ -198,9 +209,14 @@ impl NodeWatch {
     }
 
     async fn list(&self) -> Result<String, ApiError> {
+        let held = self.sight.latest();
         let list: NodeList = self.kube.object(self.call()).await?;
+        let store = list.metadata.resource_version.as_deref();
         match list.items.into_iter().next() {
-            Some(node) => self.sight.saw(node),
+            Some(node) => {
+                let held = held.and_then(|held| held.metadata.resource_version.clone());
+                self.sight.listed(node, store, held.as_deref());
+            }
             None => self.sight.lost(None),
         }
         Ok(list.metadata.resource_version.unwrap_or_default())
@@ -317,6 +333,19 @@ mod tests {
         assert_eq!(seen(&sight).as_deref(), Some("b@4"));
         sight.lost(Some("b"));
         assert_eq!(seen(&sight), None);
+    }
+
+    #[test]
+    fn an_earlier_store_has_another_past() {
+        let sight = Sight::new();
+        sight.saw(node("a", "9"));
+        // Something was written while the list was on its way.
+        sight.listed(node("a", "8"), Some("8"), Some("8"));
+        assert_eq!(seen(&sight).as_deref(), Some("a@9"));
+        sight.listed(node("a", "7"), Some("12"), Some("9"));
+        assert_eq!(seen(&sight).as_deref(), Some("a@9"));
+        sight.listed(node("a", "5"), Some("6"), Some("9"));
+        assert_eq!(seen(&sight).as_deref(), Some("a@5"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod identity;
 mod memory;
 mod node;
 mod pod_network;
+mod trouble;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use krablet_linux::{Files, HostFacts, HostIps, MachineFacts, WallClock};
 use krablet_metrics::RestMetrics;
 use krablet_node::{
     HealthBoard, LeaseConfig, LeaseDeps, LeaseTask, NodeConfig, NodeDeps, NodeHandle, NodeInputs,
-    NodeTask, ObserverHealth, OwnIps, Pressures, RuntimeWatch, RuntimeWatchConfig, node_ips,
+    NodeTask, OwnIps, Pressures, RuntimeWatch, RuntimeWatchConfig, node_ips,
 };
 use krablet_objects::Referents;
 use krablet_pod::api::Node;
@@ -41,6 +42,7 @@ use crate::{pressure, referents};
 use adapters::{HeldImages, RuntimeReports};
 pub use node::config as node_config;
 use pod_network::PodNetwork;
+use trouble::RuntimeTrouble;
 
 /// What the node is built from, in a cluster or on its own.
 pub struct Ground<'a> {
@@ -66,7 +68,7 @@ pub struct Known {
 
 /// The node's ties to its cluster, not yet running.
 pub struct Ties {
-    board: HealthBoard,
+    trouble: RuntimeTrouble,
     node: NodeTask,
     lease: LeaseTask,
     runtime: RuntimeWatch,
@@ -80,7 +82,6 @@ pub struct Ties {
     pub host_ips: HostIps,
     volumes_in_use: watch::Sender<Option<Vec<String>>>,
     pod_network: PodNetwork<RuntimeClient>,
-    clock: Arc<dyn WallClock>,
 }
 
 /// Whether the user wants the node to be part of a cluster.
@@ -206,8 +207,13 @@ pub async fn join(
         node: handle.node(),
         runtime: ground.runtime.clone(),
     };
-    let ties = Ties {
+    let trouble = RuntimeTrouble {
         board,
+        calls: ground.runtime.log().clone(),
+        clock: ground.clock.clone(),
+    };
+    let ties = Ties {
+        trouble,
         pod_network,
         node,
         lease,
@@ -221,7 +227,6 @@ pub async fn join(
         referents,
         host_ips: handle.host_ips(),
         volumes_in_use,
-        clock: ground.clock.clone(),
     };
     Ok((cluster, door, ties))
 }
@@ -371,14 +376,13 @@ impl Ties {
     /// Starts what ties the node to its cluster.
     pub fn spawn(self, agent: &AgentHandle, tasks: &mut JoinSet<()>) {
         let Self {
-            board,
+            trouble,
             node,
             lease,
             runtime,
             identity,
             pod_network,
             volumes_in_use,
-            clock,
             certificate: _,
             counts: _,
             referents: _,
@@ -390,7 +394,7 @@ impl Ties {
         tasks.spawn(node.run());
         tasks.spawn(lease.run());
         tasks.spawn(runtime.run());
-        tasks.spawn(watch_observer(agent.clone(), board, clock));
+        tasks.spawn(trouble.run(agent.clone()));
     }
 }
 
@@ -400,40 +404,6 @@ async fn tell<T: Clone>(mut from: watch::Receiver<T>, to: watch::Sender<T>) {
         let now = from.borrow_and_update().clone();
         to.send_replace(now);
         if from.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-/// Tells the node whether what the runtime holds can be seen.
-async fn watch_observer(agent: AgentHandle, board: HealthBoard, clock: Arc<dyn WallClock>) {
-    let mut health = agent.observer.health();
-    loop {
-        let seen = health.borrow_and_update().clone();
-        let now = clock.now();
-        // What came instead of the last list says which call it is; when it began to fail is known better than now.
-        let trouble = match (&seen.error, &seen.overdue) {
-            (Some(error), _) => Some((error.clone(), now)),
-            (None, Some(overdue)) => {
-                let since = now.saturating_sub(overdue.since.elapsed());
-                Some((overdue.culprit.clone(), since.unwrap_or(now)))
-            }
-            (None, None) => None,
-        };
-        board.set(|board| {
-            board.observer = match (trouble, &board.observer) {
-                (None, _) if seen.last_ok.is_none() => ObserverHealth::Unknown,
-                (None, _) => ObserverHealth::Sees,
-                (Some((culprit, _)), ObserverHealth::Blind { since, .. }) => {
-                    ObserverHealth::Blind {
-                        culprit,
-                        since: *since,
-                    }
-                }
-                (Some((culprit, since)), _) => ObserverHealth::Blind { culprit, since },
-            };
-        });
-        if health.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
