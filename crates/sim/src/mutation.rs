@@ -26,7 +26,7 @@ mutations! {
     ForgetExit => "forget-exit",
     /// Running init containers are shown as done.
     IgnoreInitOrder => "ignore-init-order",
-    /// Stopping pretends to succeed, and what was to be stopped is not listed any more.
+    /// Stopping pretends to succeed.
     SkipKill => "skip-kill",
     /// A container is started in the agent's name for a pod that is being stopped.
     LateStart => "late-start",
@@ -44,6 +44,10 @@ mutations! {
     UndoResize => "undo-resize",
     /// Lists leave out ephemeral containers that have ended.
     ForgetEphemeral => "forget-ephemeral",
+    /// Lists leave out containers that have ended for good.
+    ForgetEnded => "forget-ended",
+    /// Volumes are taken away in the agent's name as soon as a container of their pod runs.
+    EarlyUnmount => "early-unmount",
     /// Removing some containers that did not call for a restart of all pretends to succeed.
     SkipRemoval => "skip-removal",
     /// The agent's clock goes ahead of everybody else's.

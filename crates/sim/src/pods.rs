@@ -130,6 +130,13 @@ fn restart_rule(dice: &mut StdRng) -> ContainerRestartRule {
     }
 }
 
+/// Who wants to be heard before the object of a pod goes; of most nobody.
+pub(crate) fn finalizers(dice: &mut StdRng) -> Option<Vec<String>> {
+    let all = *pick(dice, &[0, 0, 0, 0, 1, 2]);
+    let all: Vec<String> = (1..=all).map(|n| format!("sim.example/{n}")).collect();
+    Some(all).filter(|all| !all.is_empty())
+}
+
 /// Most pods have none. The longest is reached only if the clock is set forward.
 fn active_deadline(dice: &mut StdRng) -> Option<i64> {
     let deadline = *pick(dice, &[3, 15, 40, 90, 200, 3000]);

@@ -25,12 +25,22 @@ pub(crate) fn after_exit(spec: &PodSpec, container: &Container, code: i32) -> Fo
         Some(RESTART_ALL) => return Follows::RestartAll,
         _ => {}
     }
-    let own = container.restart_policy.as_deref();
-    match own.or(spec.restart_policy.as_deref()) {
+    match policy(spec, container) {
         Some("Never") => Follows::Nothing,
         Some("OnFailure") if code == 0 => Follows::Nothing,
         _ => Follows::Restart,
     }
+}
+
+/// The container's own, else the pod's.
+fn policy<'a>(spec: &'a PodSpec, container: &'a Container) -> Option<&'a str> {
+    let own = container.restart_policy.as_deref();
+    own.or(spec.restart_policy.as_deref())
+}
+
+/// Whatever its rules say. Ephemeral ones have no policy.
+pub(crate) fn is_never_restarted(spec: &PodSpec, name: &str) -> bool {
+    containers::find(spec, name).is_some_and(|c| policy(spec, c.container) == Some("Never"))
 }
 
 fn speaks_of(rule: &ContainerRestartRule, code: i32) -> bool {
@@ -97,6 +107,8 @@ mod tests {
             let got = after_exit(&spec, &spec.containers[0], code);
             assert_eq!(got, expected, "{policy} {own} {code}");
             assert_eq!(may_restart_all(&spec), own == &rules);
+            let never = own == &never || (own == &none && policy == "Never");
+            assert_eq!(is_never_restarted(&spec, "a"), never);
             assert_eq!(restarts_all(&spec, "a", code), expected == RestartAll);
         }
     }

@@ -190,11 +190,24 @@ impl Schedule {
         if self.up_at.is_some_and(|at| at <= now) {
             self.up_at = None;
             self.world.note(format_args!("runtime up"));
+            self.lose_containers();
             self.world.set_up(true);
         }
         if self.server_up_at.is_some_and(|at| at <= now) {
             self.server_is_up();
         }
+    }
+
+    /// A runtime that comes back may not reach all the containers that run. Those of the policy `Never` are spared: as
+    /// with the kubelet, they are said to have ended and started again, and then no status is taken any more.
+    fn lose_containers(&mut self) {
+        if self.dice.random_bool(0.3) {
+            return;
+        }
+        let (world, dice) = (&self.world, &mut self.dice);
+        self.node
+            .runtime
+            .lose(|c| dice.random_bool(0.4) && world.lock().laws.may_be_lost(c));
     }
 
     fn server_is_up(&mut self) {
@@ -235,6 +248,10 @@ impl Schedule {
                 self.node.runtime.cut_streams();
                 self.up_at = Some(Instant::now() + duration);
             }
+            Action::RuntimeRestarts => {
+                self.node.runtime.cut_streams();
+                self.lose_containers();
+            }
             Action::RuntimeLosesPods => self.node.runtime.power_off(),
             Action::Reboot => {
                 self.kill_agent().await?;
@@ -249,6 +266,7 @@ impl Schedule {
             }
             Action::Replace(_)
             | Action::DeleteMirror(_)
+            | Action::Release(_)
             | Action::Meddle(_)
             | Action::ServerDown(_)
             | Action::CutWatches
@@ -273,6 +291,7 @@ impl Schedule {
                 self.bind_object(server, n);
             }
             Action::DeleteMirror(n) => self.delete_mirror(server, n),
+            Action::Release(n) => self.release_object(server, &bound_name(n)),
             Action::Meddle(n) => self.meddle(server, n),
             Action::ServerDown(duration) => {
                 server.set_up(false);
@@ -415,6 +434,7 @@ impl Schedule {
         self.world.calm_down();
         self.up_at = None;
         self.server_is_up();
+        self.release_all();
         if self.agent.is_none() && self.starts_at.is_none() {
             self.starts_at = Some(Instant::now());
         }

@@ -27,6 +27,8 @@ pub(crate) enum Action {
     /// Killed at the n-th call from now.
     KillAgentAtCall(u64),
     RuntimeDown(Duration),
+    /// It is started again, and is there at once.
+    RuntimeRestarts,
     /// Sandboxes and containers are dead, the agent is not.
     RuntimeLosesPods,
     /// All of the machine.
@@ -36,6 +38,8 @@ pub(crate) enum Action {
     /// Another pod of the same name at once. From here on all are about an API server.
     Replace(usize),
     DeleteMirror(usize),
+    /// One of those who keep an object, though it is deleted, does so no longer.
+    Release(usize),
     /// Somebody else writes into a status.
     Meddle(usize),
     ServerDown(Duration),
@@ -115,7 +119,7 @@ impl Story {
 fn action(dice: &mut StdRng) -> Action {
     let manifest = dice.random_range(0..STATIC_NAMES);
     let bound = dice.random_range(0..API_NAMES);
-    match dice.random_range(0..25) {
+    match dice.random_range(0..26) {
         0..=3 => Action::WriteManifest(manifest),
         4 | 5 => Action::RemoveManifest(manifest),
         6 => Action::Rewrite(manifest),
@@ -132,6 +136,7 @@ fn action(dice: &mut StdRng) -> Action {
         18 => Action::CutEvents,
         19..=21 => Action::Resize(bound),
         22 | 23 => Action::Debug(bound),
+        24 => Action::RuntimeRestarts,
         _ => {
             let far = [2, 60, 4000][dice.random_range(0..3)];
             Action::StepClock(SignedDuration::from_secs(dice.random_range(-far..=far)))
@@ -142,7 +147,7 @@ fn action(dice: &mut StdRng) -> Action {
 fn server_action(dice: &mut StdRng) -> Action {
     let manifest = dice.random_range(0..STATIC_NAMES);
     let bound = dice.random_range(0..API_NAMES);
-    match dice.random_range(0..21) {
+    match dice.random_range(0..23) {
         0..=3 => Action::Bind(bound),
         4..=6 => Action::Delete(bound),
         7 => Action::ForceDelete(bound),
@@ -153,6 +158,7 @@ fn server_action(dice: &mut StdRng) -> Action {
         14 => Action::CutWatches,
         15..=17 => Action::Resize(bound),
         18 | 19 => Action::Debug(bound),
+        20 | 21 => Action::Release(bound),
         _ => Action::ForgetHistory,
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::laws::{Broken, Held, Law, Laws, broken};
 use crate::mutation::Mutation;
-use crate::node::pod_of_path;
+use crate::node::{PODS_DIR, pod_of_path};
 use crate::pods;
 use crate::runtime::{CallInfo, Fate, Instance, Life, Machine, Occurrence, Plan, Weather};
 use crate::story::Severity;
@@ -336,7 +336,7 @@ fn underfoot(machine: &Machine, call: &str, path: &Path) -> Held {
     if name.is_some_and(|name| name.starts_with("..20")) {
         return Ok(());
     }
-    match machine.of_pod(&uid).find(|c| c.is_running()) {
+    match machine.of_pod(&uid).find(|c| c.may_run()) {
         Some(c) => {
             let how = format!("{call} {} while {} runs", path.display(), c.id);
             broken(Law::NotUnderfoot, how)
@@ -389,6 +389,10 @@ impl Weather for World {
                     let undone = Occurrence::Updated(after.clone(), before.clone());
                     held.and_then(|()| inner.laws.happened(machine, &undone))
                 }
+                (Occurrence::Started(c), Some(Mutation::EarlyUnmount)) => {
+                    let volumes = Path::new(PODS_DIR).join(c.pod.uid.as_str()).join("volumes");
+                    held.and(inner.file_fault(machine, "unmount", &volumes).1)
+                }
                 _ => held,
             }
         };
@@ -439,6 +443,10 @@ impl Weather for World {
                 let exited = v1::ContainerState::ContainerExited as i32;
                 let name = |c: &v1::Container| c.metadata.clone().unwrap_or_default().name;
                 listed.retain(|c| c.state != exited || !name(c).starts_with(pods::EPHEMERAL));
+            }
+            Some(Mutation::ForgetEnded) => {
+                let exited = v1::ContainerState::ContainerExited as i32;
+                listed.retain(|c| c.state != exited || !inner.laws.is_over(c));
             }
             Some(Mutation::IgnoreInitOrder) => {
                 for c in listed.iter_mut() {
@@ -492,6 +500,7 @@ fn shown(what: &Occurrence) -> String {
             let how = if *itself { "ends with" } else { "stopped with" };
             of(&format!("{how} {}", c.exit_code), c)
         }
+        Occurrence::Lost(c) => of("is not reached", c),
         Occurrence::Removed(c) => {
             let state = match c.state {
                 ContainerState::Exited => "dead",

@@ -67,6 +67,8 @@ fn what_is_broken_on_purpose_is_noticed() {
             (Mutation::SkipResize, Law::Converges),
             (Mutation::UndoResize, Law::SizesForward),
             (Mutation::ForgetEphemeral, Law::OnceOnly),
+            (Mutation::ForgetEnded, Law::EndedForGood),
+            (Mutation::EarlyUnmount, Law::NotUnderfoot),
             (Mutation::SkipRemoval, Law::WholeRounds),
             (Mutation::FastClock, Law::InTime),
             (Mutation::Zombie, Law::DeadIsDead),

@@ -127,6 +127,16 @@ impl ApiServer {
         left
     }
 
+    /// Takes one of the finalizers away. Whether the object went with it.
+    pub(crate) fn release(&self, namespace: &str, name: &str) -> bool {
+        self.edit(namespace, name, |pod| {
+            let finalizers = pod.metadata.finalizers.iter().flatten().skip(1);
+            let left: Vec<String> = finalizers.cloned().collect();
+            pod.metadata.finalizers = Some(left).filter(|left| !left.is_empty());
+        });
+        self.get(namespace, name).is_none()
+    }
+
     pub(crate) fn set_up(&self, up: bool) {
         self.shared.tide.send_modify(|tide| tide.up = up);
     }

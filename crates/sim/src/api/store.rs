@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use krablet_core::patch::{self, POD_STATUS};
 use krablet_core::status;
@@ -194,7 +194,7 @@ impl Store {
         self.write(pod, Kind::Added)
     }
 
-    /// A change by somebody else.
+    /// A change by somebody else. With the last finalizer, an object goes that was there only because of them.
     pub(super) fn edit(
         &mut self,
         key: &Key,
@@ -203,7 +203,11 @@ impl Store {
         let object = self.objects.get(key).ok_or_else(|| not_found(key))?;
         let mut pod = (*object.pod).clone();
         edit(&mut pod);
-        self.write(pod, Kind::Modified)
+        let kind = match has_to_go(&pod) {
+            true => Kind::Deleted,
+            false => Kind::Modified,
+        };
+        self.write(pod, kind)
     }
 
     /// The status becomes what the patch makes of it. Nothing is written if that changes nothing.
@@ -227,7 +231,8 @@ impl Store {
         self.write(pod, Kind::Modified)
     }
 
-    /// A pod that is over, or that is given no time, is gone at once.
+    /// The first word of it marks the object, later ones only leave it less time; a pod that is over is left none. One
+    /// without any is then taken away, unless there are finalizers.
     pub(super) fn delete(
         &mut self,
         key: &Key,
@@ -235,24 +240,47 @@ impl Store {
         now: Timestamp,
     ) -> Result<Deleted, ApiError> {
         let object = self.objects.get(key).ok_or_else(|| not_found(key))?;
-        let mut pod = (*object.pod).clone();
+        let mut pod = object.pod.clone();
         let over = pod.status.as_ref().is_some_and(status::is_terminal);
-        if grace == 0 || over {
-            return Ok(Deleted::Gone(self.write(pod, Kind::Deleted)?.pod.clone()));
-        }
-        let metadata = &mut pod.metadata;
-        let left = metadata.deletion_grace_period_seconds;
-        let grace = left.map_or(grace, |left| left.min(grace));
-        let begun = match (&metadata.deletion_timestamp, left) {
-            (Some(at), Some(left)) => at.0 - jiff::SignedDuration::from_secs(left),
-            _ => now,
+        let metadata = &pod.metadata;
+        let left = metadata.deletion_grace_period_seconds.unwrap_or(0);
+        let begun = match &metadata.deletion_timestamp {
+            None => Some((now, if over { 0 } else { grace })),
+            Some(at) if grace < left => Some((at.0 - SignedDuration::from_secs(left), grace)),
+            Some(_) => None,
         };
-        metadata.deletion_timestamp = Some(Time(begun + jiff::SignedDuration::from_secs(grace)));
-        metadata.deletion_grace_period_seconds = Some(grace);
-        metadata.generation = metadata.generation.map(|g| g + 1);
-        let marked = self.write(pod, Kind::Modified)?;
-        Ok(Deleted::Marked(marked.pod.clone()))
+        if let Some((begun, grace)) = begun {
+            pod = self
+                .write(marked(&pod, begun, grace), Kind::Modified)?
+                .pod
+                .clone();
+        }
+        if !has_to_go(&pod) {
+            return Ok(Deleted::Marked(pod));
+        }
+        let gone = self.write((*pod).clone(), Kind::Deleted)?;
+        Ok(Deleted::Gone(gone.pod.clone()))
     }
+}
+
+/// The pod as one that is to go, so long after that.
+fn marked(pod: &Pod, begun: Timestamp, grace: i64) -> Pod {
+    let mut pod = pod.clone();
+    let metadata = &mut pod.metadata;
+    if metadata.deletion_timestamp.is_none() {
+        metadata.generation = metadata.generation.map(|g| g + 1);
+    }
+    metadata.deletion_timestamp = Some(Time(begun + SignedDuration::from_secs(grace)));
+    metadata.deletion_grace_period_seconds = Some(grace);
+    pod
+}
+
+/// It was deleted, has no time left, and nobody keeps it.
+fn has_to_go(pod: &Pod) -> bool {
+    let metadata = &pod.metadata;
+    metadata.deletion_timestamp.is_some()
+        && metadata.deletion_grace_period_seconds.unwrap_or(0) == 0
+        && metadata.finalizers.iter().flatten().next().is_none()
 }
 
 /// A container that has ended for good and now has not: no API server takes that.
@@ -304,4 +332,90 @@ fn back_to_life<'a>(
         let now = new.iter().flatten().find(|c| c.name == told.name)?;
         (!may(&told.name, code) && end(now).is_none()).then_some(told.name.as_str())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What became of a pod, and how long it was left then.
+    type Step = (Kind, Option<i64>);
+
+    fn changes(store: &Store) -> Vec<Step> {
+        let told = store.changes.iter().skip(1).map(|change| {
+            let metadata = &change.object.pod.metadata;
+            (change.kind, metadata.deletion_grace_period_seconds)
+        });
+        told.collect()
+    }
+
+    fn store_with(finalizers: &[&str], phase: &str) -> (Store, Key) {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some("p".to_owned());
+        let finalizers: Vec<String> = finalizers.iter().map(|f| f.to_string()).collect();
+        pod.metadata.finalizers = Some(finalizers).filter(|all| !all.is_empty());
+        let key = key_of(&pod);
+        let mut store = Store::default();
+        store.create(pod, Timestamp::UNIX_EPOCH).unwrap();
+        let object = store.objects.get_mut(&key).unwrap();
+        let mut pod = (*object.pod).clone();
+        pod.status.get_or_insert_default().phase = Some(phase.to_owned());
+        let bytes = encode(&pod).unwrap();
+        let pod = Arc::new(pod);
+        *object = Arc::new(Stored { pod, bytes });
+        (store, key)
+    }
+
+    #[test]
+    fn an_object_is_left_no_time_before_it_goes() {
+        use Kind::{Deleted, Modified};
+        let left = |kind, grace| (kind, Some(grace));
+        type Case<'a> = (&'a str, &'a [&'a str], &'a [i64], &'a [Step]);
+        let cases: &[Case<'_>] = &[
+            ("Running", &[], &[0], &[left(Modified, 0), left(Deleted, 0)]),
+            (
+                "Running",
+                &[],
+                &[30, 30, 5, 10, 0],
+                &[
+                    left(Modified, 30),
+                    left(Modified, 5),
+                    left(Modified, 0),
+                    left(Deleted, 0),
+                ],
+            ),
+            ("Failed", &[], &[30], &[left(Modified, 0), left(Deleted, 0)]),
+            ("Running", &["a"], &[0, 0], &[left(Modified, 0)]),
+        ];
+        for (phase, finalizers, graces, expected) in cases {
+            let (mut store, key) = store_with(finalizers, phase);
+            for grace in *graces {
+                store.delete(&key, *grace, Timestamp::UNIX_EPOCH).unwrap();
+            }
+            assert_eq!(
+                changes(&store),
+                *expected,
+                "{phase} {finalizers:?} {graces:?}"
+            );
+            let version = store.version().to_string();
+            let last = &store.changes.last().unwrap().object.pod.metadata;
+            assert_eq!(last.resource_version, Some(version));
+        }
+    }
+
+    #[test]
+    fn an_object_goes_with_its_last_finalizer() {
+        let (mut store, key) = store_with(&["a", "b"], "Running");
+        let release = |store: &mut Store| {
+            let edit = |pod: &mut Pod| drop(pod.metadata.finalizers.as_mut().unwrap().pop());
+            store.edit(&key, edit).unwrap();
+        };
+        release(&mut store);
+        store.delete(&key, 0, Timestamp::UNIX_EPOCH).unwrap();
+        assert!(store.get(&key).is_some());
+        release(&mut store);
+        assert!(store.get(&key).is_none());
+        let kinds: Vec<Kind> = changes(&store).iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(kinds, [Kind::Modified, Kind::Modified, Kind::Deleted]);
+    }
 }

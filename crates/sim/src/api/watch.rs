@@ -77,7 +77,9 @@ impl Lines {
                         return Some((Ok(Bytes::from_static(gone)), self));
                     }
                 }
-                self.ready = version;
+                // What was written at once need not arrive at once.
+                let shared = self.shared.upgrade()?;
+                self.ready += shared.world.watched_of(version - self.ready);
                 continue;
             }
             tokio::select! {

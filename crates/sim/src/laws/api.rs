@@ -33,7 +33,7 @@ fn subject(object: &Pod) -> PodUid {
 }
 
 fn runs(machine: &Machine, uid: &PodUid) -> Option<String> {
-    let mut running = machine.of_pod(uid).filter(|c| c.is_running());
+    let mut running = machine.of_pod(uid).filter(|c| c.may_run());
     running.next().map(|c| format!("{} ({})", c.name, c.id))
 }
 

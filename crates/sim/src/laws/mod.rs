@@ -29,7 +29,8 @@ pub(crate) use finale::Leftovers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Law {
-    /// No two running instances of one container of a pod.
+    /// No two running instances of one container of a pod. One of which the runtime does not know whether it runs counts
+    /// as running, here and in all that follows.
     OneInstance,
     /// In one sandbox, and in each round of a pod whose containers are all restarted in it, a
     /// container is created only after every init container before it has ended well, or, if it is a

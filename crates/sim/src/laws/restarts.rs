@@ -51,6 +51,12 @@ impl Laws {
         follows == Follows::Nothing && !anew && !rules::may_restart_all(spec)
     }
 
+    /// Whether another instance follows one whose end nobody saw, or none in any case.
+    pub(crate) fn may_be_lost(&self, c: &Instance) -> bool {
+        let spec = self.spec(&c.pod.uid);
+        spec.is_some_and(|spec| !rules::is_never_restarted(spec, &c.name))
+    }
+
     pub(super) fn started_once(&mut self, c: &Instance) -> Held {
         let uid = &c.pod.uid;
         let ephemeral = |spec: &PodSpec| rules::is_ephemeral(spec, &c.name);

@@ -30,7 +30,7 @@ impl Laws {
         let uid = &c.pod.uid;
         let twin = machine
             .of_pod(uid)
-            .find(|o| o.is_running() && o.name == c.name && o.id != c.id);
+            .find(|o| o.may_run() && o.name == c.name && o.id != c.id);
         if let Some(twin) = twin {
             let how = format!("{} of {uid} runs as {} and as {}", c.name, twin.id, c.id);
             return broken(Law::OneInstance, how);
@@ -55,7 +55,7 @@ impl Laws {
             return Ok(());
         }
         let other = machine.containers.values().find(|o| {
-            o.is_running()
+            o.may_run()
                 && o.pod.uid != c.pod.uid
                 && o.pod.full_name() == c.pod.full_name()
                 && is_static(&o.pod.uid)

@@ -1,8 +1,9 @@
 //! Laws about statuses, looked at whenever something happens.
 
 use krablet_core::status;
-use krablet_pod::PodUid;
+use krablet_cri::v1;
 use krablet_pod::api::{ContainerStateTerminated, ContainerStatus, PodStatus};
+use krablet_pod::{PodUid, labels};
 use krablet_status::Standing;
 
 use super::{Held, Law, Laws, broken};
@@ -87,6 +88,14 @@ impl Laws {
                 self.over.insert((uid.clone(), container.name.clone()));
             }
         }
+    }
+
+    /// Whether a status told that this one is never started again.
+    pub(crate) fn is_over(&self, listed: &v1::Container) -> bool {
+        let uid = listed.labels.get(labels::POD_UID);
+        let name = listed.metadata.as_ref().map(|m| m.name.clone());
+        let of = uid.map(|uid| uid.as_str().into()).zip(name);
+        of.is_some_and(|of| self.over.contains(&of))
     }
 
     fn goes_forward(&mut self, uid: &PodUid, before: Option<&Standing>, after: &Standing) -> Held {

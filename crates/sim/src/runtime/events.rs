@@ -73,7 +73,7 @@ impl Shared {
             Occurrence::Started(c) => (&c.id, Type::ContainerStartedEvent, None),
             Occurrence::Exited(c, _) => (&c.id, Type::ContainerStoppedEvent, None),
             Occurrence::Removed(c) => (&c.id, Type::ContainerDeletedEvent, None),
-            Occurrence::Updated(..) => return None,
+            Occurrence::Lost(_) | Occurrence::Updated(..) => return None,
         };
         let sandbox = sandbox.or_else(|| {
             let (Occurrence::Created(c)

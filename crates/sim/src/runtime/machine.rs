@@ -11,6 +11,8 @@ use krablet_pod::{PodRef, PodUid, labels};
 
 /// The exit code of a process that was killed.
 pub const KILLED: i32 = 137;
+/// That of one whose end the runtime did not see.
+const UNSEEN: i32 = 255;
 
 /// What a container does once it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,9 +119,21 @@ impl Instance {
         self.state == ContainerState::Running
     }
 
+    /// It runs, or nobody knows that it does not.
+    pub fn may_run(&self) -> bool {
+        self.is_running() || self.state == ContainerState::Unknown
+    }
+
     pub fn restart_count(&self) -> u32 {
         let text = self.config.annotations.get(labels::CONTAINER_RESTART_COUNT);
         text.and_then(|t| t.parse().ok()).unwrap_or(0)
+    }
+
+    fn ended(&mut self, code: i32, by_itself: bool, wall: i64) -> Occurrence {
+        self.state = ContainerState::Exited;
+        self.exit_code = code;
+        self.finished_at = wall;
+        Occurrence::Exited(self.clone(), by_itself)
     }
 
     /// The image as the spec named it.
@@ -163,6 +177,7 @@ impl Instance {
     pub fn status(&self) -> v1::ContainerStatus {
         let reason = match (self.state, self.exit_code) {
             (ContainerState::Exited, 0) => "Completed",
+            (ContainerState::Exited, UNSEEN) => "Unknown",
             (ContainerState::Exited, _) => "Error",
             _ => "",
         };
@@ -204,6 +219,8 @@ pub enum Occurrence {
     Started(Instance),
     /// The flag: by itself, not by a stop.
     Exited(Instance, bool),
+    /// The runtime does not reach it any more.
+    Lost(Instance),
     Removed(Instance),
     /// It was given other resources. What it was before, and what it is now.
     Updated(Box<Instance>, Box<Instance>),
@@ -297,8 +314,8 @@ impl Machine {
         if !self.sandboxes.contains_key(id) {
             return not_found("sandbox", id);
         }
-        for container in self.running_in(id) {
-            self.exit(&container, KILLED, false, wall);
+        for container in self.living_in(id) {
+            self.kill(&container, wall);
         }
         if let Some(sandbox) = self.sandboxes.get_mut(id)
             && sandbox.ready
@@ -310,9 +327,9 @@ impl Machine {
         Ok(())
     }
 
-    fn running_in(&self, sandbox: &str) -> Vec<String> {
+    fn living_in(&self, sandbox: &str) -> Vec<String> {
         let all = self.containers.values();
-        all.filter(|c| c.sandbox_id == sandbox && c.is_running())
+        all.filter(|c| c.sandbox_id == sandbox && c.may_run())
             .map(|c| c.id.clone())
             .collect()
     }
@@ -431,22 +448,39 @@ impl Machine {
 
     /// True if it ran until now.
     pub(crate) fn exit(&mut self, id: &str, code: i32, by_itself: bool, wall: i64) -> bool {
-        let Some(instance) = self.containers.get_mut(id).filter(|c| c.is_running()) else {
-            return false;
-        };
-        instance.state = ContainerState::Exited;
-        instance.exit_code = code;
-        instance.finished_at = wall;
-        self.occurred
-            .push(Occurrence::Exited(instance.clone(), by_itself));
-        true
+        let running = self.containers.get_mut(id).filter(|c| c.is_running());
+        let ended = running.map(|c| c.ended(code, by_itself, wall));
+        let ran = ended.is_some();
+        self.occurred.extend(ended);
+        ran
+    }
+
+    /// By force. How one ends that is not reached nobody sees.
+    pub(crate) fn kill(&mut self, id: &str, wall: i64) {
+        let living = self.containers.get_mut(id).filter(|c| c.may_run());
+        let killed = living.map(|c| {
+            let code = if c.is_running() { KILLED } else { UNSEEN };
+            c.ended(code, false, wall)
+        });
+        self.occurred.extend(killed);
+    }
+
+    /// A runtime that was started again does not reach some of the containers that run.
+    pub(crate) fn lose(&mut self, mut which: impl FnMut(&Instance) -> bool) {
+        let running = self.containers.values_mut().filter(|c| c.is_running());
+        for container in running {
+            if which(container) {
+                container.state = ContainerState::Unknown;
+                self.occurred.push(Occurrence::Lost(container.clone()));
+            }
+        }
     }
 
     pub(crate) fn remove_container(&mut self, id: &str, wall: i64) -> Answer<()> {
         if !self.containers.contains_key(id) {
             return not_found("container", id);
         }
-        self.exit(id, KILLED, false, wall);
+        self.kill(id, wall);
         if let Some(instance) = self.containers.remove(id) {
             let metadata = instance.config.metadata.clone().unwrap_or_default();
             let pod = &instance.pod;
@@ -464,8 +498,8 @@ impl Machine {
     pub(crate) fn power_off(&mut self, wall: i64) {
         let ids: Vec<String> = self.sandboxes.keys().cloned().collect();
         for id in ids {
-            for container in self.running_in(&id) {
-                self.exit(&container, 255, true, wall);
+            for container in self.living_in(&id) {
+                self.exit(&container, UNSEEN, true, wall);
             }
             // Cannot fail: the sandbox is there.
             let _ = self.stop_sandbox(&id, wall);
@@ -480,8 +514,44 @@ impl Machine {
         self.sandboxes.values().filter(move |s| s.pod.uid == *uid)
     }
 
-    /// A container of it runs, or a sandbox is ready.
+    /// A container of it may run, or a sandbox is ready.
     pub fn is_alive(&self, uid: &PodUid) -> bool {
-        self.of_pod(uid).any(Instance::is_running) || self.sandboxes_of(uid).any(|s| s.ready)
+        self.of_pod(uid).any(Instance::may_run) || self.sandboxes_of(uid).any(|s| s.ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_that_is_not_reached_ends_when_it_is_stopped() {
+        let mut machine = Machine::default();
+        let sandbox = machine.run_sandbox(v1::PodSandboxConfig::default(), 1);
+        let ids = [(); 2].map(|()| {
+            let config = v1::ContainerConfig::default();
+            machine.create_container(&sandbox.id, config, 1).unwrap().id
+        });
+        let [lost, idle] = &ids;
+        machine.start_container(lost, Life::default(), 2).unwrap();
+        machine.lose(|_| true);
+        let states = |machine: &Machine| ids.each_ref().map(|id| machine.containers[id].state);
+        assert_eq!(
+            states(&machine),
+            [ContainerState::Unknown, ContainerState::Created]
+        );
+        assert!(machine.containers[lost].may_run() && machine.is_alive(&sandbox.pod.uid));
+        assert!(!machine.exit(lost, 0, true, 3));
+        assert!(machine.start_container(lost, Life::default(), 3).is_err());
+        machine.kill(lost, 4);
+        machine.kill(idle, 4);
+        assert_eq!(
+            states(&machine),
+            [ContainerState::Exited, ContainerState::Created]
+        );
+        let status = machine.containers[lost].status();
+        let told = (status.exit_code, &*status.reason, status.finished_at);
+        assert_eq!(told, (UNSEEN, "Unknown", 4));
+        assert!(machine.remove_container(lost, 5).is_ok());
     }
 }

@@ -116,6 +116,11 @@ impl SimRuntime {
         self.shared.change(|machine, wall| machine.power_off(wall));
     }
 
+    /// The runtime comes back and does not know what has become of some of the containers that ran: asked one by one.
+    pub(crate) fn lose(&self, which: impl FnMut(&Instance) -> bool) {
+        self.shared.change(|machine, _| machine.lose(which));
+    }
+
     fn info(&self, call: &'static str, object: &str) -> CallInfo {
         let machine = lock(&self.shared.machine);
         let container = machine.containers.get(object);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use krablet_cri::{Code, Error, EventStream, Result, RuntimeService, v1};
-use krablet_pod::PodUid;
-use krablet_pod::labels;
+use krablet_pod::observed::ContainerState;
+use krablet_pod::{PodUid, labels};
 use tokio::time::sleep;
 
 use super::machine::{self, KILLED, Machine};
@@ -77,10 +77,12 @@ async fn stop(shared: Arc<Shared>, id: String, grace: Duration) -> Result<()> {
         let Some(container) = machine.containers.get(&id) else {
             return no_such(CALL, &id);
         };
-        if !container.is_running() {
-            return Ok(());
+        match container.state {
+            ContainerState::Running => container.life.on_term,
+            // There is nobody to be told.
+            ContainerState::Unknown => Some((Duration::ZERO, KILLED)),
+            _ => return Ok(()),
         }
-        container.life.on_term
     };
     let wait = match on_term {
         Some((after, code)) if after <= grace => {
@@ -93,7 +95,7 @@ async fn stop(shared: Arc<Shared>, id: String, grace: Duration) -> Result<()> {
     sleep(wait).await;
     // Ended by now, or by force.
     tokio::task::yield_now().await;
-    shared.change(|machine, wall| machine.exit(&id, KILLED, false, wall));
+    shared.change(|machine, wall| machine.kill(&id, wall));
     Ok(())
 }
 

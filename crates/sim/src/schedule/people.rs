@@ -28,6 +28,7 @@ impl Schedule {
             None => {
                 let mut pod = (*self.draw_pod(&name, PodSource::Api)).clone();
                 pod.metadata.annotations = None;
+                pod.metadata.finalizers = pods::finalizers(&mut self.dice);
                 self.want_object(&Arc::new(pod.clone()));
                 server.create(pod);
             }
@@ -81,6 +82,32 @@ impl Schedule {
             None => {
                 let uid = PodRef::of(&pod).uid;
                 self.world.lock().laws.unwant_object(&uid);
+            }
+        }
+    }
+
+    /// Somebody who keeps the object lets go of it; with the last of them it may be gone.
+    pub(super) fn release_object(&mut self, server: &ApiServer, name: &str) {
+        let kept = server.get(NAMESPACE, name);
+        let Some(pod) = kept.filter(|pod| pod.metadata.finalizers.is_some()) else {
+            return;
+        };
+        if server.release(NAMESPACE, name) {
+            let uid = PodRef::of(&pod).uid;
+            self.world.note(format_args!("   {uid} is released"));
+            self.world.lock().laws.unwant_object(&uid);
+        }
+    }
+
+    /// Nobody keeps anything any longer.
+    pub(super) fn release_all(&mut self) {
+        let Some(server) = self.server.clone() else {
+            return;
+        };
+        for pod in server.pods() {
+            let name = PodRef::of(&pod).name;
+            for _ in pod.metadata.finalizers.iter().flatten() {
+                self.release_object(&server, &name);
             }
         }
     }

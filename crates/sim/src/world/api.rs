@@ -79,6 +79,11 @@ impl World {
         weather
     }
 
+    /// How many of so many changes a watch tells before it takes a breath.
+    pub(crate) fn watched_of(&self, changes: usize) -> usize {
+        self.lock().dice.random_range(1..=changes.max(1))
+    }
+
     /// How old the answer to a list of any age is.
     pub(crate) fn stale_by(&self) -> Duration {
         let mut inner = self.lock();
