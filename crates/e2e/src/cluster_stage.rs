@@ -141,6 +141,8 @@ impl Member {
         let common = options(manifest::with(
             json!({
                 "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
+                // Whatever comes to a pod comes because something happened, and not because it was looked at anyway.
+                "syncFrequency": "30m0s",
                 "rotateCertificates": true,
                 // The API server comes by the node's address, and is known by its certificate.
                 "address": "0.0.0.0",

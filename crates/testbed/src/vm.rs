@@ -27,6 +27,8 @@ pub const NETWORK: &str = "
     ip route add default via 10.0.2.2
 ";
 
+const KERNEL: &str = "console=ttyS0 root=/dev/vda rw panic=-1 net.ifnames=0";
+
 /// What a machine is started for.
 #[derive(Clone, Debug)]
 pub struct VmJob {
@@ -36,6 +38,8 @@ pub struct VmJob {
     /// plugins; `/job/start-containerd` starts containerd with the test images in it. What is
     /// written to `/job/out` is read back.
     pub script: String,
+    /// Further words for the kernel, as a boot loader gives them.
+    pub kernel: String,
     /// After this long the machine is switched off and the job has failed.
     pub timeout: Duration,
 }
@@ -45,6 +49,7 @@ impl Default for VmJob {
         Self {
             files: Vec::new(),
             script: String::new(),
+            kernel: String::new(),
             timeout: Duration::from_secs(600),
         }
     }
@@ -215,7 +220,7 @@ fn run_in(
     let size = format!("{}M", 512 + tree_size(&work.join("job"))? / (1 << 20));
     make_disk(&work.join("job"), &work.join("job.img"), &size)?;
     fs::remove_dir_all(work.join("job"))?;
-    let elapsed = power_on(image, work, job.timeout)?;
+    let elapsed = power_on(image, work, job)?;
     read_back(work, elapsed)
 }
 
@@ -257,7 +262,8 @@ fn tree_size(dir: &Path) -> Result<u64> {
     Ok(size)
 }
 
-fn power_on(image: &Path, work: &Path, timeout: Duration) -> Result<Duration> {
+fn power_on(image: &Path, work: &Path, job: &VmJob) -> Result<Duration> {
+    let timeout = job.timeout;
     let accelerator =
         std::env::var("KRABLET_VM_ACCEL").unwrap_or_else(|_| "tcg,thread=multi".to_owned());
     let drive = |file: PathBuf, more: &str| {
@@ -294,10 +300,7 @@ fn power_on(image: &Path, work: &Path, timeout: Duration) -> Result<Duration> {
         .arg(image.join("vmlinuz"))
         .arg("-initrd")
         .arg(image.join("initrd"))
-        .args([
-            "-append",
-            "console=ttyS0 root=/dev/vda rw panic=-1 net.ifnames=0",
-        ])
+        .args(["-append", &format!("{KERNEL} {}", job.kernel)])
         .args(["-drive", &drive(image.join("disk.img"), ",snapshot=on")])
         .args(["-drive", &drive(work.join("job.img"), "")])
         .args(["-serial", &format!("file:{}", console.display())])

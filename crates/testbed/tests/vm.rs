@@ -14,6 +14,8 @@ mod disks;
 mod features;
 #[path = "vm/joined.rs"]
 mod joined;
+#[path = "vm/labels.rs"]
+mod labels;
 
 use std::time::Duration;
 
@@ -32,7 +34,52 @@ const PRELUDE: &str = r#"
             sleep 0.2
         done
     }
-    /job/start-containerd
+"#;
+
+const RUNTIME: &str = "/job/start-containerd";
+
+/// Of any agent in a machine.
+const CONFIG: &str = r#"
+    mkdir -p /etc/manifests
+    cat > /job/config.yaml <<END
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+staticPodPath: /etc/manifests
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+cgroupDriver: systemd
+readOnlyPort: 10255
+address: 127.0.0.1
+podPidsLimit: 123
+systemReserved: {memory: 256Mi}
+END
+"#;
+
+/// Starts the agent, and says what one asks of it and its pods.
+const AGENT: &str = r#"
+    systemd-run --unit=krablet --property=Delegate=yes --property=StandardOutput=append:/job/out/krablet.log \
+        --property=StandardError=append:/job/out/krablet.log \
+        /job/krablet --config=/job/config.yaml --hostname-override=vm
+    pods() { curl -sf http://127.0.0.1:10255/pods > /job/out/pods; }
+    ready() { pods && jq -r ".items[] | select(.metadata.name == \"$1-vm\") | .status.conditions[] | \"\(.type)=\(.status)\"" /job/out/pods | grep -qx Ready=True; }
+    gone() { pods && jq '.items | length' /job/out/pods | grep -qx 0; }
+    no_tasks() { [ -z "$(ctr --namespace k8s.io tasks ls -q)" ]; }
+    # Whether what jq finds in a pod by the second is the third.
+    is() { pods && [ "$(jq -r ".items[] | select(.metadata.name == \"$1-vm\") | $2" /job/out/pods)" = "$3" ]; }
+    # Writes the manifest of a pod with this name on the node's own network; further lines of its spec are read.
+    manifest() {
+        {
+            cat <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: $1, namespace: default}
+spec:
+  hostNetwork: true
+  terminationGracePeriodSeconds: 1
+END
+            cat
+        } > "/etc/manifests/.$1"
+        mv "/etc/manifests/.$1" "/etc/manifests/$1.yaml"
+    }
 "#;
 
 fn assert_done(report: &VmReport) {
@@ -40,9 +87,10 @@ fn assert_done(report: &VmReport) {
     assert_eq!(
         report.code,
         Some(0),
-        "{}\n{journal}\n{}",
+        "{}\n{journal}\n{}\n{}",
         report.output,
-        report.text("krablet.log")
+        report.text("krablet.log"),
+        report.text("denials")
     );
 }
 
@@ -59,19 +107,7 @@ const MACHINE: &str = r#"
 /// cgroup driver, with their limits in place, and at last krablet as the kubelet of a node in a cluster.
 #[tokio::test]
 async fn krablet_runs_a_pod_under_systemd_and_cgroup_v2() {
-    let script = r#"
-        mkdir -p /etc/manifests
-        cat > /job/config.yaml <<END
-apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-staticPodPath: /etc/manifests
-containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
-cgroupDriver: systemd
-readOnlyPort: 10255
-address: 127.0.0.1
-podPidsLimit: 123
-systemReserved: {memory: 256Mi}
-END
+    let pods = r#"
         cat /job/classes.yaml /job/features.yaml >> /job/config.yaml
         cp /job/web.yaml /etc/manifests/
         # One that uses much memory, and always the same: of that, two per cent say something.
@@ -87,30 +123,8 @@ spec:
       args: [eat-memory, "96"]
       resources: {requests: {memory: 16Mi}, limits: {memory: 160Mi}}
 END
-        systemd-run --unit=krablet --property=Delegate=yes --property=StandardOutput=append:/job/out/krablet.log \
-            --property=StandardError=append:/job/out/krablet.log \
-            /job/krablet --config=/job/config.yaml --hostname-override=vm
-        pods() { curl -sf http://127.0.0.1:10255/pods > /job/out/pods; }
-        ready() { pods && jq -r ".items[] | select(.metadata.name == \"$1-vm\") | .status.conditions[] | \"\(.type)=\(.status)\"" /job/out/pods | grep -qx Ready=True; }
-        gone() { pods && jq '.items | length' /job/out/pods | grep -qx 0; }
-        no_tasks() { [ -z "$(ctr --namespace k8s.io tasks ls -q)" ]; }
-        # Whether what jq finds in a pod by the second is the third.
-        is() { pods && [ "$(jq -r ".items[] | select(.metadata.name == \"$1-vm\") | $2" /job/out/pods)" = "$3" ]; }
-        # Writes the manifest of a pod with this name on the node's own network; further lines of its spec are read.
-        manifest() {
-            {
-                cat <<END
-apiVersion: v1
-kind: Pod
-metadata: {name: $1, namespace: default}
-spec:
-  hostNetwork: true
-  terminationGracePeriodSeconds: 1
-END
-                cat
-            } > "/etc/manifests/.$1"
-            mv "/etc/manifests/.$1" "/etc/manifests/$1.yaml"
-        }
+    "#;
+    let script = r#"
         eventually ready web
         eventually ready steady
         find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope' | while read scope; do
@@ -161,7 +175,7 @@ END
     let machine = vm::run(VmJob {
         files,
         script: format!(
-            "{PRELUDE}{MACHINE}{}{}{}{script}{}{}{}systemctl stop krablet{}{}",
+            "{PRELUDE}{RUNTIME}{MACHINE}{}{}{}{CONFIG}{pods}{AGENT}{script}{}{}{}systemctl stop krablet{}{}",
             classes::MACHINE,
             disks::MACHINE,
             features::MACHINE,
@@ -172,6 +186,7 @@ END
             joined::SCRIPT
         ),
         timeout: Duration::from_secs(1800),
+        ..VmJob::default()
     });
     let (report, driven) = cluster.drive(machine).await;
     eprintln!("from power-on to power-off: {:?}", report.elapsed);
@@ -203,6 +218,25 @@ END
     features::assert_held(&report);
     joined::assert_held(&report);
     cluster.down().await;
+}
+
+/// A boot of its own, for a kernel obeys either AppArmor or SELinux.
+#[tokio::test]
+async fn labels_of_selinux_are_obeyed() {
+    let machine = vm::run(VmJob {
+        files: vec![(krablet_program().unwrap(), "krablet".to_owned())],
+        script: format!(
+            "{PRELUDE}{}{RUNTIME}{CONFIG}{AGENT}{}systemctl stop krablet",
+            labels::machine(),
+            labels::SCRIPT
+        ),
+        kernel: labels::KERNEL.to_owned(),
+        timeout: Duration::from_secs(1800),
+    });
+    let report = machine.await.unwrap();
+    eprintln!("from power-on to power-off: {:?}", report.elapsed);
+    assert_done(&report);
+    labels::assert_held(&report);
 }
 
 /// One number of a reading: that of a file, or that of a key in it.

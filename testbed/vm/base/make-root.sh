@@ -8,7 +8,7 @@ root=$work/root
 
 # The mirror is debootstrap's own choice unless one is given.
 debootstrap --variant=minbase \
-    --include=systemd,systemd-sysv,dbus,udev,kmod,iproute2,iptables,runc,procps,curl,jq,e2fsprogs,nfs-kernel-server,open-iscsi,apparmor \
+    --include=systemd,systemd-sysv,dbus,udev,kmod,iproute2,iptables,runc,procps,curl,jq,e2fsprogs,nfs-kernel-server,open-iscsi,apparmor,secilc \
     bookworm "$root" ${KRABLET_DEBIAN_MIRROR:+"$KRABLET_DEBIAN_MIRROR"}
 
 # The kernel is unpacked, not installed: no boot loader, no hooks.

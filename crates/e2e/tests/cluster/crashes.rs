@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use krablet_cri::{RuntimeService, v1};
 use krablet_e2e::cluster_stage::condition;
-use krablet_e2e::manifest::{single, tool, with};
+use krablet_e2e::manifest::{scratch_volume, scratched, shell, single, tool, with};
 use krablet_e2e::{LONG, Member, status};
 use krablet_pod::api::{Pod, PodCondition};
 use krablet_pod::labels;
@@ -13,6 +13,8 @@ use serde_json::json;
 use crate::outages::own_view;
 
 const EACH: usize = 30;
+/// Of those that leave.
+const SLOW: usize = 5;
 
 fn names(kind: &str) -> Vec<String> {
     (0..EACH)
@@ -67,7 +69,17 @@ async fn all_ready(node: &Member, prefix: &str) {
 pub async fn killed_amid_creations_and_deletions(main: &Member) {
     let mut node = main.beside("killed").await;
     let (leaving, coming) = (names("leaving"), names("coming"));
-    create_all(&node, &leaving).await;
+    // Some go only when they are let go, so that they are on their way however fast the others are.
+    let scratch = node.stage.scratch("leaving");
+    let (slow, quick) = leaving.split_at(SLOW);
+    create_all(&node, quick).await;
+    for name in slow {
+        let script = "trap : TERM; until test -e /scratch/go; do sleep 0.1; done";
+        let mut pod = single(name, scratched(shell("main", script)));
+        pod["spec"]["volumes"] = json!([scratch_volume(&scratch)]);
+        pod["spec"]["terminationGracePeriodSeconds"] = json!(600);
+        node.create(&pod).await;
+    }
     all_ready(&node, "leaving").await;
     let ready = condition(&node.ready().await, "Ready").cloned().unwrap();
     for (gone, new) in leaving.iter().zip(&coming) {
@@ -83,8 +95,11 @@ pub async fn killed_amid_creations_and_deletions(main: &Member) {
             }
         })
         .await;
+        let on_their_way = running(&node, "leaving").await;
+        assert!(on_their_way.len() >= SLOW, "{on_their_way:?}");
         node.stage.crash().await;
     }
+    std::fs::write(scratch.join("go"), "").unwrap();
     all_ready(&node, "coming").await;
     node.wait_long(2 * LONG, "leaving", "all are gone", async || {
         let mut left: Vec<String> = running(&node, "leaving").await.into_keys().collect();

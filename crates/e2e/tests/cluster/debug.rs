@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use krablet_e2e::manifest::{shell, single, tool};
+use krablet_e2e::manifest::{shell, single, tool, with};
 use krablet_e2e::{Member, status};
 use krablet_testbed::images;
 use serde_json::json;
@@ -57,6 +57,52 @@ async fn kubectl(node: &Member, arguments: &[&str], input: Option<&str>) -> Stri
     let admin = node.plane.admin_kubeconfig();
     let said = node.plane.kubectl_as(&admin, arguments, input).await;
     said.unwrap_or_else(|why| panic!("kubectl {arguments:?}: {why:#}"))
+}
+
+/// There is nothing to look at yet, and the one who looks is told so.
+pub async fn a_container_that_is_not_there(node: &Member) {
+    let pod = "debugged-early";
+    let waits = with(
+        tool("waits", &["hold"]),
+        json!({"image": "krablet.local/not-there:v1", "imagePullPolicy": "Never"}),
+    );
+    let mut manifest = single(pod, tool("main", &["hold"]));
+    manifest["spec"]["containers"]
+        .as_array_mut()
+        .unwrap()
+        .push(waits);
+    node.create(&manifest).await;
+    node.until(pod, "main runs", |pod| {
+        status::running(pod, "main").map(drop)
+    })
+    .await;
+    let image = format!("--image={}", images::TOOL);
+    let arguments = [
+        "debug",
+        pod,
+        "-c",
+        "looks",
+        "--target=waits",
+        "--image-pull-policy=Never",
+        &image,
+        "--",
+        "/tool",
+        "hold",
+    ];
+    kubectl(node, &arguments, None).await;
+    node.until(pod, "looks waits", |pod| {
+        let found = ephemeral(pod, "looks")?;
+        let waiting = found.state.as_ref().and_then(|s| s.waiting.as_ref());
+        let told = waiting.map(|w| (w.reason.as_deref(), w.message.as_deref()));
+        let reason = Some("CreateContainerConfigError");
+        let message = Some("unable to find target container waits");
+        match told {
+            Some(told) if told == (reason, message) => Ok(()),
+            _ => Err(format!("{found:?}")),
+        }
+    })
+    .await;
+    node.end(pod).await;
 }
 
 /// With the processes of a container in sight, with input, with logs; never started again.

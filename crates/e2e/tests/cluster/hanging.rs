@@ -127,8 +127,8 @@ impl Drop for Stopped {
     }
 }
 
-/// What a node that is not ready says of the runtime: the call, and since when.
-fn culprit(node: &Node) -> Result<(String, Timestamp), String> {
+/// What a node that is not ready says of the runtime: the call, since when, and the pod that has waited longest.
+fn culprit(node: &Node) -> Result<(String, Timestamp, String), String> {
     let ready = condition(node, "Ready").ok_or("no condition")?;
     let message = ready.message.clone().unwrap_or_default();
     let told = message.split("container runtime is down: ").nth(1);
@@ -138,7 +138,10 @@ fn culprit(node: &Node) -> Result<(String, Timestamp), String> {
     assert_eq!(ready.reason.as_deref(), Some("KubeletNotReady"));
     let (call, since) = told.and_then(|told| told.split_once(", since ")).unwrap();
     let since: String = since.chars().take_while(|c| !",]".contains(*c)).collect();
-    Ok((call.to_owned(), since.parse().unwrap()))
+    let mut problems = message.trim_end_matches(']').split(", ");
+    let pod = problems.find(|problem| problem.contains(" of pod "));
+    let pod = pod.ok_or_else(|| message.clone())?;
+    Ok((call.to_owned(), since.parse().unwrap(), pod.to_owned()))
 }
 
 /// The runtime takes questions and does not answer them.
@@ -147,10 +150,16 @@ pub async fn runtime_is_named(main: &Member) {
     let pod = node
         .run(&single("sits-it-out", tool("main", &["hold"])))
         .await;
+    let lingers = status::uid(
+        &node
+            .run(&single("cannot-end", tool("main", &["hold"])))
+            .await,
+    );
     node.ready().await;
     let stopped = Stopped::new(node.stage.bed.containerd_pid().unwrap());
     let moment = now();
-    let (call, since) = node
+    node.delete("cannot-end").await;
+    let (call, since, waiting) = node
         .wait_long(2 * LONG, "node", "names the call", async || {
             culprit(&node.node().await?)
         })
@@ -158,6 +167,8 @@ pub async fn runtime_is_named(main: &Member) {
     // Whichever it was asked when it fell silent.
     let calls = ["Version", "Status"].map(|call| format!("{call}: no answer within 30s"));
     assert!(calls.contains(&call), "{call}");
+    let waits = waiting.contains(" of pod default/cannot-end: no answer since ");
+    assert!(waits, "{waiting}");
     let since = since.as_second();
     assert!(moment - 60 < since && since <= now(), "{since} {moment}");
     // The heart beats on, and says why the node is not ready for as long as that lasts.
@@ -166,6 +177,7 @@ pub async fn runtime_is_named(main: &Member) {
 
     drop(stopped);
     node.ready().await;
+    node.gone("cannot-end", &lingers).await;
     let after = node.running("sits-it-out").await;
     assert_eq!(id(&pod), id(&after));
     assert_eq!(status::container(&after, "main").unwrap().restart_count, 0);

@@ -315,7 +315,7 @@ pub async fn configuration(main: &Member) {
         "registryPullQPS": 9,
         "logging": {"verbosity": 4, "format": "text"},
         "enableServer": true,
-        "syncFrequency": "1m0s",
+        "syncFrequency": "30m0s",
         "fileCheckFrequency": "20s",
         "containerLogMaxFiles": 5,
         "imageGCLowThresholdPercent": 80,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use krablet_e2e::Member;
-use krablet_e2e::cluster_stage::Joining;
+use krablet_e2e::cluster_stage::{Joining, PODS};
 use krablet_e2e::manifest::{scratch_volume, shell, single, with};
 use serde_json::json;
 
@@ -14,6 +14,8 @@ use crate::volumes::at;
 
 /// A token of ten minutes has then lived four fifths of its life in a few seconds: when it is renewed differs by ten of them.
 const AHEAD: i64 = 468;
+
+const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 
 /// A clock that is ahead of the API server's.
 const CLOCK: &str = r#"
@@ -79,6 +81,42 @@ pub async fn are_whole_while_they_are_renewed(main: &Member) {
     assert_eq!(node.stage.lines(&scratch, "bad"), Vec::<String>::new());
     node.end(name).await;
     node.down().await;
+}
+
+/// What nobody gives a pod keeps it waiting, with the API server's words; it comes by itself when somebody does.
+pub async fn of_an_account_that_is_gone(node: &Member) {
+    let name = "vol-no-account";
+    let account = json!({"metadata": {"name": name}});
+    node.plane.create(ACCOUNTS, &account).await.unwrap();
+    let container = with(
+        shell("main", "test -s /var/run/token && exec tail -f /dev/null"),
+        json!({"volumeMounts": [at("token", "/var/run")]}),
+    );
+    let mut manifest = single(name, container);
+    manifest["spec"]["serviceAccountName"] = json!(name);
+    // The account has to be there when the pod is made, and is not any more when it comes to its node.
+    manifest["spec"]["schedulerName"] = json!("nobody");
+    manifest["spec"]["volumes"] = json!([
+        {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+    ]);
+    node.create_unbound(&manifest).await;
+    node.plane
+        .delete(&format!("{ACCOUNTS}/{name}"))
+        .await
+        .unwrap();
+    let binding = json!({
+        "metadata": {"name": name},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node.name},
+    });
+    let path = format!("{PODS}/{name}/binding");
+    node.plane.create(&path, &binding).await.unwrap();
+    let why = format!(
+        "MountVolume.SetUp failed for volume \"token\" : failed to fetch token: serviceaccounts \"{name}\" not found"
+    );
+    node.event(name, "FailedMount", &why).await;
+    node.plane.create(ACCOUNTS, &account).await.unwrap();
+    node.running(name).await;
+    node.end(name).await;
 }
 
 async fn seen(node: &Member, scratch: &Path, wanted: usize) {

@@ -44,7 +44,9 @@ END
     looking by-profile '{}' "$confined" '{appArmorProfile: {type: Localhost, localhostProfile: no-scratch}}' '{}'
     looking unconfined '{}' "$confined" '{appArmorProfile: {type: Unconfined}}' '{}'
     looking huge '{medium: HugePages}' 'grep /scratch /proc/mounts' '{}' '{limits: {memory: 64Mi, hugepages-2Mi: 4Mi}}'
+    looking missing '{}' true '{appArmorProfile: {type: Localhost, localhostProfile: not-there}}' '{}'
     for name in by-default by-profile unconfined huge; do eventually is $name .status.phase Succeeded; done
+    eventually is missing '.status.containerStatuses[0].state.waiting.reason' CreateContainerError
     cp /job/out/pods /job/out/pods-of-features
     # The unit's own lines, by the agent and by the journal itself.
     systemd-run --wait --unit=speaker sh -c 'echo a word; echo another'
@@ -76,6 +78,11 @@ pub fn assert_held(report: &VmReport) {
     assert!(by_profile.ends_with("refused\n"), "{by_profile}");
     let unconfined = seen("unconfined");
     assert!(unconfined.starts_with("unconfined"), "{unconfined}");
+    let mut items = pods["items"].as_array().unwrap().iter();
+    let missing = items.find(|p| p["metadata"]["name"] == "missing-vm");
+    let waiting = &missing.unwrap()["status"]["containerStatuses"][0]["state"]["waiting"];
+    let why = waiting["message"].as_str().unwrap_or_default();
+    assert!(why.contains("not-there"), "{waiting}");
     let huge = seen("huge");
     assert!(huge.contains(" hugetlbfs "), "{huge}");
     assert!(huge.contains("pagesize=2M"), "{huge}");

@@ -1,5 +1,6 @@
 //! krablet in the kubelet's place on a node that `kubeadm join` brings into a cluster, as docs/joining.md has it, with the
-//! control plane on the host. On that node a pod is resized in place, and the kernel says what it is held to.
+//! control plane on the host. On that node a pod may swap its share, another is resized in place, and the kernel says what
+//! they are held to.
 
 use std::cell::Cell;
 use std::fs;
@@ -15,11 +16,13 @@ use tokio::process::Command;
 
 /// What the machine calls itself, and therefore its node.
 const NODE: &str = "krablet-vm";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+/// What a pod asks for that may swap.
+const SWAPPING: &str = "256Mi";
 
 /// After everything else, with no agent running. `eventually` is the script's around it, [`vm::NETWORK`] comes before.
 pub const SCRIPT: &str = r#"
-    # As for any node. What the agent on its own has left is not part of a new one.
-    swapoff -a
+    # As for any node, but for its swap. What the agent on its own has left is not part of a new one.
     echo 1 > /proc/sys/net/ipv4/ip_forward
     rm -rf --one-file-system /var/lib/kubelet
     install -m 0755 /job/kubeadm /usr/bin/kubeadm
@@ -99,6 +102,10 @@ END
     }
     none_left() { [ "$(left)" = 0 ]; }
     eventually none_left
+    {
+        echo "share $(cat /run/noted/swap)"
+        awk '/^(Mem|Swap)Total/ {print $1, $2}' /proc/meminfo
+    } | tee /job/out/swap
     systemctl stop kubelet
 "#;
 
@@ -140,7 +147,7 @@ impl Cluster {
              apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\n\
              kubernetesVersion: {KUBERNETES}\ncontrolPlaneEndpoint: '{host}:{port}'\n---\n\
              apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
-             singleProcessOOMKill: true\n"
+             singleProcessOOMKill: true\nfailSwapOn: false\nmemorySwap: {{swapBehavior: LimitedSwap}}\n"
         );
         fs::write(&config, text).unwrap();
         let config = config.to_str().unwrap();
@@ -206,7 +213,7 @@ impl Cluster {
             self.over.set(true);
             report
         };
-        let (report, driven) = tokio::join!(machine, self.resize());
+        let (report, driven) = tokio::join!(machine, self.visit());
         if let Err(why) = &driven {
             // Beside whatever the machine has to say, which comes first.
             eprintln!("{why:#}\n{}", self.plane.evidence());
@@ -214,8 +221,8 @@ impl Cluster {
         (report.unwrap(), driven)
     }
 
-    async fn resize(&self) -> Result<()> {
-        let (plane, pods) = (&self.plane, "/api/v1/namespaces/default/pods");
+    async fn visit(&self) -> Result<()> {
+        let plane = &self.plane;
         self.until("its node was ready", async || {
             let node = plane.get_json(&format!("/api/v1/nodes/{NODE}")).await?;
             let version = node["status"]["nodeInfo"]["kubeletVersion"].to_string();
@@ -224,8 +231,25 @@ impl Cluster {
             Ok(())
         })
         .await?;
-        plane.create(pods, &pod()).await?;
-        let path = format!("{pods}/resized");
+        self.swap().await?;
+        self.resize().await
+    }
+
+    async fn swap(&self) -> Result<()> {
+        let (plane, path) = (&self.plane, format!("{PODS}/swaps"));
+        plane.create(PODS, &swapping()).await?;
+        self.until("the pod had told of its swap", async || {
+            let pod = plane.get_json(&path).await?;
+            ensure!(pod["status"]["phase"] == "Succeeded", "{}", pod["status"]);
+            Ok(())
+        })
+        .await?;
+        plane.delete(&path).await.map(drop)
+    }
+
+    async fn resize(&self) -> Result<()> {
+        let (plane, path) = (&self.plane, format!("{PODS}/resized"));
+        plane.create(PODS, &pod()).await?;
         self.until("the pod ran and its size was noted", async || {
             let pod = plane.get_json(&path).await?;
             ensure!(is_true(&pod, "Ready"), "{}", pod["status"]);
@@ -301,6 +325,22 @@ fn container(cpu: &str, memory: &str) -> Value {
     })
 }
 
+/// One that says what it sees of its own cgroup.
+fn swapping() -> Value {
+    let mut pod = pod();
+    pod["metadata"]["name"] = json!("swaps");
+    pod["spec"]["restartPolicy"] = json!("Never");
+    pod["spec"]["containers"] = json!([{
+        "name": "main",
+        "image": "krablet.local/tool:v1",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/bin/sh", "-c", "cat /sys/fs/cgroup/memory.swap.max > /noted/swap"],
+        "resources": {"requests": {"memory": SWAPPING}, "limits": {"memory": "512Mi"}},
+        "volumeMounts": [{"name": "noted", "mountPath": "/noted"}],
+    }]);
+    pod
+}
+
 fn pod() -> Value {
     json!({
         "apiVersion": "v1",
@@ -333,4 +373,22 @@ pub fn assert_held(report: &VmReport) {
         "then pod 20000 100000 100663296",
     ];
     assert_eq!(lines, expected, "{told}");
+    assert_swap(&report.text("swap"));
+}
+
+/// Of the machine's swap a container may have what it asks for of the machine's memory, in whole pages.
+fn assert_swap(told: &str) {
+    let number = |name: &str| {
+        let mut lines = told.lines();
+        let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let found = found.unwrap_or_else(|| panic!("{name}: {told}"));
+        found.parse::<f64>().unwrap()
+    };
+    let [memory, swap] = ["MemTotal:", "SwapTotal:"].map(|name| number(name) * 1024.0);
+    let due = f64::from(256 << 20) / memory * swap;
+    let share = number("share");
+    assert!(
+        share > 0.0 && (due - 4096.0..=due).contains(&share),
+        "{due}: {told}"
+    );
 }
