@@ -200,12 +200,18 @@ pub fn restart_all_pending(spec: &PodSpec, observed: &ObservedPod, gates: Restar
         })
 }
 
-/// The restart count of the next instance: one more than any instance still known, else what
-/// the log directory remembers (see [`count_from_log_names`]).
+/// The restart count of the next instance: one more than any instance still known that may have run, and no less than that
+/// of one that was only made, whose number it takes over; else what the log directory remembers (see
+/// [`count_from_log_names`]). If one that was only made had a number of its own, it could pass for the successor of an
+/// instance that was made after it and has ended for good, when the call that makes it has its effect too late.
 pub fn next_restart_count(observed: &ObservedPod, name: &str, from_logs: Option<u32>) -> u32 {
+    let after = |c: &ObservedContainer| {
+        let may_have_run = c.state != ContainerState::Created;
+        (c.memory.restart_count).saturating_add(u32::from(may_have_run))
+    };
     observed
         .instances(name)
-        .map(|c| c.memory.restart_count.saturating_add(1))
+        .map(after)
         .max()
         .or(from_logs)
         .unwrap_or(0)
@@ -306,6 +312,10 @@ mod tests {
         assert_eq!(count("S0 a:exit1 a:exit1", None), 2);
         assert_eq!(count("S0 a:exit1/n=3 a:exit1/n=7", None), 8);
         assert_eq!(count("S0 b:exit1", None), 0);
+        // Whatever was only made leaves its number to the next.
+        assert_eq!(count("S0 a:made", Some(4)), 0);
+        assert_eq!(count("S0 a:exit1/n=2 a:made/n=3", None), 3);
+        assert_eq!(count("S0 a:unknown/n=2 a:made/n=2", None), 3);
     }
 
     #[test]
