@@ -86,19 +86,17 @@ impl ApiError {
         }
     }
 
+    /// In the words of an API server: whatever stands before it may answer with this code, too, and knows nothing of
+    /// objects.
     fn has(&self, wanted: u16, wanted_reason: &str) -> bool {
         match self {
-            ApiError::Status { code, reason, .. } => {
-                *code == wanted && (reason.is_empty() || reason == wanted_reason)
-            }
+            ApiError::Status { code, reason, .. } => *code == wanted && reason == wanted_reason,
             _ => false,
         }
     }
 
-    /// In the words of an API server: whatever stands before it may answer with this code, too, and knows nothing of
-    /// objects.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, ApiError::Status { code: 404, reason, .. } if reason == "NotFound")
+        self.has(404, "NotFound")
     }
 
     pub fn is_already_exists(&self) -> bool {
@@ -159,6 +157,7 @@ mod tests {
         assert!(ApiError::from_answer(404, missing, None).is_not_found());
         for strange in [b"default backend - 404".as_slice(), b"{}", b""] {
             assert!(!ApiError::from_answer(404, strange, None).is_not_found());
+            assert!(!ApiError::from_answer(409, strange, None).is_conflict());
         }
         let longest = format!(r#"{{"details": {{"retryAfterSeconds": {}}}}}"#, u64::MAX);
         let for_ever = ApiError::from_answer(429, longest.as_bytes(), None);
