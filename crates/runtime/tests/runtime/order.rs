@@ -211,8 +211,8 @@ async fn a_container_that_was_created_but_never_started() {
         bench.world.diary(),
         [
             "RemoveContainer a/0",
-            "CreateContainer a/1",
-            "StartContainer a/1",
+            "CreateContainer a/0",
+            "StartContainer a/0",
         ]
     );
 }
