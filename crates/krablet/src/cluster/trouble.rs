@@ -49,8 +49,9 @@ impl RuntimeTrouble {
         let mut health = self.board.subscribe();
         loop {
             let in_trouble = health.borrow_and_update().is_runtime_in_trouble();
+            let found = in_trouble.then(|| self.look(observer)).flatten();
             self.board.set(|board| match in_trouble {
-                true => self.note_owed(observer, &mut board.owed),
+                true => note(found, &mut board.owed),
                 false => board.owed = None,
             });
             let changed = match in_trouble {
@@ -63,17 +64,21 @@ impl RuntimeTrouble {
         }
     }
 
-    /// What is asked again and again is told of with its beginning, and not as something new each time.
-    fn note_owed(&self, observer: &ObserverHandle, known: &mut Option<OwedAnswer>) {
+    fn look(&self, observer: &ObserverHandle) -> Option<OwedAnswer> {
         let calls = self.calls.snapshot().in_flight;
-        let found = owed(&calls, &observer.all(), Instant::now(), self.clock.now());
-        let same = |found: &OwedAnswer| {
-            let known = known.as_ref();
-            known.is_some_and(|known| (known.call, &known.pod) == (found.call, &found.pod))
-        };
-        if let Some(found) = found.filter(|found| !same(found)) {
-            *known = Some(found);
-        }
+        owed(&calls, &observer.all(), Instant::now(), self.clock.now())
+    }
+}
+
+/// What is asked again and again is told of with its beginning, and not as something new each time; what is known stays
+/// while nothing else is found.
+fn note(found: Option<OwedAnswer>, known: &mut Option<OwedAnswer>) {
+    let same = |found: &OwedAnswer| {
+        let known = known.as_ref();
+        known.is_some_and(|known| (known.call, &known.pod) == (found.call, &found.pod))
+    };
+    if let Some(found) = found.filter(|found| !same(found)) {
+        *known = Some(found);
     }
 }
 
@@ -182,6 +187,28 @@ mod tests {
         assert_eq!(told(&calls[5..], 20), Some(start));
         assert_eq!(told(&calls, 11), None, "it may take so long");
         assert_eq!(told(&calls[..2], 600), None, "about no pod");
+    }
+
+    #[test]
+    fn what_is_owed_is_told_with_its_beginning() {
+        let answer = |pod: &str, since| {
+            Some(OwedAnswer {
+                call: "StopContainer",
+                pod: pod.to_owned(),
+                since: Timestamp::from_second(since).unwrap(),
+            })
+        };
+        let mut known = None;
+        for (found, expected) in [
+            (answer("ns/a", 5), answer("ns/a", 5)),
+            // Asked once more; between two calls; about another pod.
+            (answer("ns/a", 35), answer("ns/a", 5)),
+            (None, answer("ns/a", 5)),
+            (answer("ns/b", 40), answer("ns/b", 40)),
+        ] {
+            note(found, &mut known);
+            assert_eq!(known, expected);
+        }
     }
 
     #[tokio::test(start_paused = true)]
